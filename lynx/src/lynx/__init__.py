@@ -1,0 +1,3 @@
+"""Lynx: progressive KV-cache transfer for disaggregated LLM inference."""
+
+__version__ = "0.1.0"

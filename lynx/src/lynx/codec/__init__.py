@@ -1,0 +1,1 @@
+"""Codecs: pages of KV in, planes of bytes out, and back."""
