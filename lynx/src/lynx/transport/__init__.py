@@ -1,0 +1,27 @@
+"""Moves pages between processes: asyncio TCP, and an in-memory network for tests."""
+
+from lynx.transport.client import Fetch, KvClient
+from lynx.transport.ports import (
+    Endpoint,
+    Outcome,
+    PageBatch,
+    PageSource,
+    PlaneStats,
+    Sink,
+    TransferStats,
+)
+from lynx.transport.server import Held, KvServer
+
+__all__ = [
+    "Endpoint",
+    "Fetch",
+    "Held",
+    "KvClient",
+    "KvServer",
+    "Outcome",
+    "PageBatch",
+    "PageSource",
+    "PlaneStats",
+    "Sink",
+    "TransferStats",
+]
