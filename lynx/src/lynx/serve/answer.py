@@ -3,8 +3,8 @@
 A draft travels as a chunk with empty ``choices`` and a ``lynx`` object, which clients that know nothing of it
 skip, as they skip the chunk that carries usage::
 
-    data: {"object": "chat.completion.chunk", "choices": [], "lynx": {"event": "draft", "token_ids": [12], ...}}
-    data: {"object": "chat.completion.chunk", "choices": [], "lynx": {"event": "correction", "accepted": 11, ...}}
+    data: {..., "choices": [], "lynx": {"event": "draft", "token_ids": [12, 7], "text": " the link"}}
+    data: {..., "choices": [], "lynx": {"event": "correction", "accepted": 11}}
 """
 
 import json

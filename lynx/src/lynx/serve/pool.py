@@ -14,7 +14,7 @@ import httpx
 from lynx.errors import BadInput
 from lynx.serve.config import Role
 
-_MUST_MATCH = ("fingerprint", "codec")
+_MUST_MATCH = ("model", "fingerprint", "codec")
 """What a prefill and a decode instance must say alike in ``/lynx/info``."""
 
 
@@ -27,6 +27,7 @@ class Instance:
         role: which pool it is in.
         info: its ``/lynx/info``; empty for a stock server that has none.
         trouble: why it is not used, in a sentence; ``None`` when it is up.
+        mismatched: it is up, but serves another model or codec than the rest.
         load: requests that the router has in flight on it.
     """
 
@@ -34,6 +35,7 @@ class Instance:
     role: Role
     info: dict[str, Any] = field(default_factory=dict)
     trouble: str | None = "not yet asked for its health"
+    mismatched: bool = False
     load: int = 0
 
     @property
@@ -72,7 +74,7 @@ class Pool:
         prefill: Sequence[str],
         decode: Sequence[str],
         http: httpx.AsyncClient,
-        probe_timeout_s: float = 2.0,
+        probe_timeout_s: float = 5.0,
     ) -> None:
         if not decode and not prefill:
             raise BadInput("no instance was named; give --prefill and --decode at least one URL each")
@@ -90,17 +92,22 @@ class Pool:
         )
 
     def choose_whole(self, without: Sequence[Instance] = ()) -> Instance | None:
-        """The engine that serves a request undivided: best one that does not draft, decode before prefill."""
+        """The engine that serves a request undivided: one that does not draft, decode before prefill.
+
+        When none is up, one that missed its health check is still worth a try; a mismatched one never is.
+        """
         return min(
-            (i for i in self.instances if i.up and i not in without),
-            key=lambda i: (i.drafts, i.role == "prefill", i.load),
+            (i for i in self.instances if not i.mismatched and i not in without),
+            key=lambda i: (not i.up, i.drafts, i.role == "prefill", i.load),
             default=None,
         )
 
     async def probe(self) -> None:
         """Ask every instance for its health, and one that has come up for what it serves."""
-        await asyncio.gather(*(self._probe(instance) for instance in self.instances))
-        _mark_mismatches(self.instances)
+        troubles = await asyncio.gather(*(self._trouble(instance) for instance in self.instances))
+        for instance, trouble in zip(self.instances, troubles, strict=True):
+            mismatch = None if trouble else _mismatch(instance, self.instances)
+            instance.trouble, instance.mismatched = trouble or mismatch, mismatch is not None
 
     async def watch(self, every_s: float) -> None:
         """Probe for ever."""
@@ -108,32 +115,31 @@ class Pool:
             await self.probe()
             await asyncio.sleep(every_s)
 
-    async def _probe(self, instance: Instance) -> None:
+    async def _trouble(self, instance: Instance) -> str | None:
         try:
             health = await self._http.get(f"{instance.url}/health", timeout=self._probe_timeout_s)
             if health.status_code != 200:
-                instance.trouble = f"{instance.url} answers its health check with {health.status_code}"
-                return
+                return f"{instance.url} answers its health check with {health.status_code}"
             if not instance.up:
                 info = await self._http.get(f"{instance.url}/lynx/info", timeout=self._probe_timeout_s)
                 instance.info = info.json() if info.status_code == 200 else {}
         except (httpx.HTTPError, ValueError) as error:
-            instance.trouble = f"{instance.url} cannot be reached ({type(error).__name__})"
-            return
-        instance.trouble = None
+            return f"{instance.url} cannot be reached ({type(error).__name__})"
+        return None
 
 
-def _mark_mismatches(instances: Sequence[Instance]) -> None:
-    """Take out of use what differs from the first decode instance that is up: its KV would be refused."""
-    known = [instance for instance in instances if instance.up and instance.info]
-    first = min(known, key=lambda instance: instance.role == "prefill", default=None)
-    for instance in known:
-        for name in _MUST_MATCH:
-            if first and instance.info.get(name) != first.info.get(name):
-                instance.trouble = (
-                    f"{instance.url} serves {name} {instance.info.get(name)!r} but {first.url} serves "
-                    f"{first.info.get(name)!r}; start both with the same model and codec"
-                )
+def _mismatch(instance: Instance, others: Sequence[Instance]) -> str | None:
+    """Why ``instance`` does not belong with the first decode instance whose info is known: its KV would be
+    refused, so it must not be used.
+    """
+    first = min((i for i in others if i.info), key=lambda i: i.role == "prefill", default=None)
+    for name in _MUST_MATCH if first and instance.info else ():
+        if first and instance.info.get(name) != first.info.get(name):
+            return (
+                f"{instance.url} serves {name} {instance.info.get(name)!r} but {first.url} serves "
+                f"{first.info.get(name)!r}; start both with the same model and codec"
+            )
+    return None
 
 
 def _base_url(url: str) -> str:
