@@ -17,6 +17,12 @@ from lynx.layout import KvDtype, PageRef
 Pages = NDArray[Any]
 """``[pages, tokens, channels]``, C-contiguous; float32, float16, or uint16 holding bfloat16 bits."""
 
+Payload = bytes | bytearray | memoryview
+"""The bytes of one plane of one page."""
+
+Early = Sequence[NDArray[np.uint16]]
+"""For each page, the tokens whose residual travels in the anchor payload: strictly increasing indices."""
+
 
 class Plane(IntEnum):
     """One bit-layer of the quantised KV; the value is its id on the wire."""
@@ -28,12 +34,27 @@ class Plane(IntEnum):
 class Codec(Protocol):
     """Encodes and decodes pages. Instances are stateless and may be used from several threads."""
 
-    name: str
-    planes: tuple[Plane, ...]
+    @property
+    def name(self) -> str:
+        """What `by_name` and the wire's handshake call it."""
+        ...
+
+    @property
+    def planes(self) -> tuple[Plane, ...]:
+        """The planes of a page, in the order in which `encode` returns their payloads."""
+        ...
+
+    def payload_bytes(self, tokens: int, channels: int, early: int = 0, part: int = 0) -> tuple[int, ...]:
+        """Exact payload length of each plane of a page of which ``early`` tokens are early.
+
+        A payload is never longer than with ``early = tokens`` for the anchor and 0 for the residual: bounds
+        for a receiver that must not buffer what cannot be.
+        """
+        ...
 
     def encode(
-        self, pages: Pages, dtype: KvDtype, early: Sequence[NDArray[np.uint16]], refs: Sequence[PageRef]
-    ) -> list[tuple[bytes | bytearray | memoryview, ...]]:
+        self, pages: Pages, dtype: KvDtype, early: Early, refs: Sequence[PageRef]
+    ) -> list[tuple[Payload, ...]]:
         """Encode pages that share a token count.
 
         Args:
@@ -41,22 +62,18 @@ class Codec(Protocol):
             dtype: what ``pages`` holds.
             early: for each page, the sorted token indices (0 to tokens - 1) whose residual travels in the
                 anchor payload; ignored by codecs with one plane.
-            refs: for each page, where it lies; used in error messages only.
+            refs: for each page, where it lies; ``kivi4`` reads the part, the others only name it in errors.
 
         Returns:
             For each page one payload per plane of ``self.planes``.
 
         Raises:
-            BadInput: a value is NaN or infinite (layer, part, token and channel are named) or a shape is off.
+            BadInput: a value is NaN, infinite or 2**126 and beyond (layer, part, token and channel are
+                named), or a shape is off.
         """
         ...
 
-    def decode(
-        self,
-        payloads: Sequence[tuple[bytes | bytearray | memoryview, ...]],
-        dtype: KvDtype,
-        out: Pages,
-    ) -> None:
+    def decode(self, payloads: Sequence[tuple[Payload, ...]], dtype: KvDtype, out: Pages) -> None:
         """Decode pages that share a token count into ``out``.
 
         Args:
@@ -66,5 +83,6 @@ class Codec(Protocol):
 
         Raises:
             PageCorrupt: a payload's length or content is impossible for this shape.
+            BadInput: ``out`` has another shape or type than it must.
         """
         ...
