@@ -40,6 +40,7 @@ PREFACE = MAGIC + VERSION.to_bytes(2, "little")
 
 FRAME = struct.Struct("<BBHI")
 PAGE = struct.Struct("<BBHIIIQ")
+PAGE_BODY = struct.Struct("<IIQ")
 _HELLO = struct.Struct("<16s16sBBHIQ")
 _END = struct.Struct("<IQQ")
 _SHAPE = struct.Struct("<HBHHBIIB")
@@ -96,6 +97,11 @@ def page_header(plane: Plane, page: int, payload: Buffer) -> bytes:
     return PAGE.pack(Kind.PAGE, plane, 0, size + 16, page, size, checksum(plane, page, payload))
 
 
+def kind_of(message: Message) -> Kind:
+    """The kind of frame that carries ``message``."""
+    return _KIND_OF[type(message)]
+
+
 def encode(message: Message) -> bytes:
     """The frame of one message.
 
@@ -105,26 +111,24 @@ def encode(message: Message) -> bytes:
     plane = 0
     match message:
         case Hello():
-            kind, body = Kind.HELLO, _hello_body(message)
+            body = _hello_body(message)
         case Resume(pages, bitmap):
-            kind, body = Kind.RESUME, pages.to_bytes(4, "little") + bitmap
+            body = pages.to_bytes(4, "little") + bitmap
         case Credit(limit):
-            kind, body = Kind.CREDIT, limit.to_bytes(8, "little")
+            body = limit.to_bytes(8, "little")
         case Again(page):
-            kind, body = Kind.AGAIN, page.to_bytes(4, "little")
-        case Done():
-            kind, body = Kind.DONE, b""
-        case Cancel():
-            kind, body = Kind.CANCEL, b""
+            body = page.to_bytes(4, "little")
+        case Done() | Cancel():
+            body = b""
         case Manifest():
-            kind, body = Kind.MANIFEST, _manifest_body(message)
+            body = _manifest_body(message)
         case End():
-            kind, plane = Kind.END, message.plane
+            plane = message.plane
             body = _END.pack(message.pages, message.payload_bytes, message.encode_ns)
         case Failure(code, sentence):
             text = sentence.encode()[:MAX_SENTENCE_BYTES].decode(errors="ignore").encode()
-            kind, body = Kind.ERROR, code.to_bytes(2, "little") + text
-    return FRAME.pack(kind, plane, 0, len(body)) + body
+            body = code.to_bytes(2, "little") + text
+    return FRAME.pack(kind_of(message), plane, 0, len(body)) + body
 
 
 def decode(kind: Kind, plane: Plane, body: Buffer) -> Message:
@@ -281,4 +285,16 @@ _READERS: dict[Kind, Callable[[_Reader, Plane], Message]] = {
     Kind.MANIFEST: _read_manifest,
     Kind.END: lambda reader, plane: End(plane, *reader.unpack(_END)),
     Kind.ERROR: _read_error,
+}
+
+_KIND_OF: dict[type[Message], Kind] = {
+    Hello: Kind.HELLO,
+    Resume: Kind.RESUME,
+    Credit: Kind.CREDIT,
+    Again: Kind.AGAIN,
+    Done: Kind.DONE,
+    Cancel: Kind.CANCEL,
+    Manifest: Kind.MANIFEST,
+    End: Kind.END,
+    Failure: Kind.ERROR,
 }
