@@ -1,0 +1,191 @@
+"""The engine's paged cache, read and written as pages ``[tokens, channels]``.
+
+A CPU engine's cache tensor claims ``[blocks, heads, block_tokens, 2 * head_size]``, but how K and V lie inside
+one (block, head) depends on the instruction set. So the order is not assumed: numbers are written once through
+the engine's own cache-write op into a scratch cache, and where they land is the permutation.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lynx.errors import BadInput
+from lynx.layout import DTYPE_BYTES, KvDtype, KvLayout
+
+_DIGIT = 128
+"""Base of the probe's digits: every integer below it is exact in bfloat16."""
+
+_NUMPY_DTYPE: dict[KvDtype, type[np.generic]] = {
+    "bfloat16": np.uint16,
+    "float16": np.float16,
+    "float32": np.float32,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Strided:
+    """Token t, channel d of a head lies at ``start + t * token_step + d * channel_step``."""
+
+    start: int
+    token_step: int
+    channel_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Scattered:
+    """Token t, channel d of a head lies at ``table[t, d]``."""
+
+    table: NDArray[np.int64]
+
+
+_Order = _Strided | _Scattered
+
+
+class PagedCache:
+    """Pages of one engine's cache.
+
+    Args:
+        layers: attention modules of the engine, in model order; each holds ``kv_cache`` as
+            ``[blocks, heads, block_tokens, 2 * head_size]`` in main memory.
+
+    Raises:
+        BadInput: the caches are not of that shape, or do not live in main memory.
+    """
+
+    def __init__(self, layers: list[Any], caches: list[torch.Tensor]) -> None:
+        shape = caches[0].shape
+        for layer, cache in zip(layers, caches, strict=True):
+            if cache.device.type != "cpu":
+                raise BadInput(
+                    f"KV cache lives on {cache.device}; Lynx handles caches in main memory (CPU engine)"
+                )
+            if cache.dim() != 4 or cache.shape[1:] != shape[1:] or cache.shape[3] % 2:
+                raise BadInput(
+                    f"KV cache of {layer.layer_name} has shape {tuple(cache.shape)}; "
+                    "Lynx handles one group of equal layers [blocks, heads, tokens, 2 * head_size]"
+                )
+        self.block_tokens = int(shape[2])
+        self.layout = KvLayout(
+            layers=len(caches),
+            parts=2,
+            kv_heads=int(shape[1]),
+            head_size=int(shape[3]) // 2,
+            dtype=_dtype_name(caches[0].dtype),
+        )
+        orders = [_probe(layers[0], caches[0], part) for part in range(2)]
+        self._views = [[_view(cache, order, self.layout.dtype) for order in orders] for cache in caches]
+
+    @property
+    def numpy_dtype(self) -> type[np.generic]:
+        """Element type of pages: bfloat16 is carried as its bits in uint16."""
+        return _NUMPY_DTYPE[self.layout.dtype]
+
+    def read(self, layer: int, part: int, blocks: list[int], first: int, out: NDArray[Any]) -> None:
+        """Copy ``out.shape[0]`` tokens from token ``first`` on into ``out`` ``[tokens, channels]``."""
+        view = self._views[layer][part]
+        tokens = out.reshape(out.shape[0], self.layout.kv_heads, self.layout.head_size).transpose(1, 0, 2)
+        for block, inner, outer in self._spans(blocks, first, out.shape[0]):
+            tokens[:, outer] = view.read(block, inner)
+
+    def write(self, layer: int, part: int, blocks: list[int], first: int, page: NDArray[Any]) -> None:
+        """Copy ``page`` ``[tokens, channels]`` into the blocks from token ``first`` on."""
+        view = self._views[layer][part]
+        tokens = page.reshape(page.shape[0], self.layout.kv_heads, self.layout.head_size).transpose(1, 0, 2)
+        for block, inner, outer in self._spans(blocks, first, page.shape[0]):
+            view.write(block, inner, tokens[:, outer])
+
+    def _spans(self, blocks: list[int], first: int, count: int) -> list[tuple[int, slice, slice]]:
+        spans = []
+        token = first
+        while token < first + count:
+            offset = token % self.block_tokens
+            run = min(self.block_tokens - offset, first + count - token)
+            at = token - first
+            spans.append(
+                (blocks[token // self.block_tokens], slice(offset, offset + run), slice(at, at + run))
+            )
+            token += run
+        return spans
+
+
+class _View:
+    """One layer's K or V, addressed ``[block, head, token, channel]`` whatever its order in memory."""
+
+    def __init__(self, flat: NDArray[Any], order: _Order, block_tokens: int, head_size: int) -> None:
+        self._flat = flat
+        self._table: NDArray[np.int64] | None = None
+        match order:
+            case _Strided(start, token_step, channel_step):
+                item = flat.itemsize
+                self._logical = np.lib.stride_tricks.as_strided(
+                    flat[:, :, start:],
+                    shape=(*flat.shape[:2], block_tokens, head_size),
+                    strides=(*flat.strides[:2], token_step * item, channel_step * item),
+                )
+            case _Scattered(table):
+                self._table = table
+
+    def read(self, block: int, inner: slice) -> NDArray[Any]:
+        if self._table is None:
+            return self._logical[block, :, inner]
+        return np.asarray(self._flat[block][:, self._table[inner]])
+
+    def write(self, block: int, inner: slice, values: NDArray[Any]) -> None:
+        if self._table is None:
+            self._logical[block, :, inner] = values
+        else:
+            self._flat[block][:, self._table[inner]] = values
+
+
+def _view(cache: torch.Tensor, order: _Order, dtype: KvDtype) -> _View:
+    bits = cache.view(torch.uint16) if dtype == "bfloat16" else cache
+    blocks, heads, block_tokens, width = cache.shape
+    return _View(bits.view(blocks, heads, block_tokens * width).numpy(), order, block_tokens, width // 2)
+
+
+def _probe(layer: Any, cache: torch.Tensor, part: int) -> _Order:
+    """Learn where the engine's cache-write op puts token t, channel d of K (part 0) or V (part 1)."""
+    _, heads, block_tokens, width = cache.shape
+    head_size = width // 2
+    count = block_tokens * head_size
+    numbers = torch.arange(1, count + 1).reshape(block_tokens, 1, head_size).expand(-1, heads, -1)
+    landed = torch.zeros(heads, block_tokens * width, dtype=torch.int64)
+    weight = 1
+    while weight <= count:
+        digit = ((numbers // weight) % _DIGIT).to(cache.dtype).contiguous()
+        scratch = torch.zeros(2, *cache.shape[1:], dtype=cache.dtype)
+        written = [torch.zeros_like(digit), torch.zeros_like(digit)]
+        written[part] = digit
+        slots = torch.arange(block_tokens, 2 * block_tokens, dtype=torch.int64)
+        layer.impl.do_kv_cache_update(layer, *written, scratch, slots)
+        landed += scratch[1].reshape(heads, -1).to(torch.int64) * weight
+        weight *= _DIGIT
+    where = landed[0].numpy()
+    position = np.full(count, -1, dtype=np.int64)
+    filled = np.flatnonzero(where)
+    position[where[filled] - 1] = filled
+    if (position < 0).any() or not bool((landed == landed[0]).all()):
+        raise BadInput(
+            "KV cache order could not be learned from the engine's cache-write op; "
+            "this engine build is not one that Lynx can read"
+        )
+    table: NDArray[np.int64] = position.reshape(block_tokens, head_size)
+    start, token_step, channel_step = (
+        int(table[0, 0]),
+        int(table[1, 0] - table[0, 0]),
+        int(table[0, 1] - table[0, 0]),
+    )
+    tokens, channels = np.indices(table.shape)
+    if (table == start + tokens * token_step + channels * channel_step).all():
+        return _Strided(start, token_step, channel_step)
+    return _Scattered(table)
+
+
+def _dtype_name(dtype: torch.dtype) -> KvDtype:
+    for name in DTYPE_BYTES:
+        if dtype == getattr(torch, name):
+            return name
+    raise BadInput(f"KV cache has dtype {dtype}; use one of {', '.join(DTYPE_BYTES)}")
