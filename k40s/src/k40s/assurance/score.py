@@ -89,7 +89,7 @@ def assess(
     load: Load,
     capacity: Amounts,
     policy: AssurancePolicySpec,
-    memory: Memory = Memory(),  # noqa: B008 -- frozen: the empty memory is a value
+    memory: Memory = Memory(),
     now_ns: int = 0,
 ) -> tuple[Assurance, Memory]:
     """The assurance now, and what to remember for the next time. `now_ns` is monotonic; a step back counts as
