@@ -112,6 +112,7 @@ def test_mounts_are_read_and_their_absence_said(tmp_path: Path) -> None:
     assert mounted_controllers(table) == {
         Controller.CPU: Path("/sys/fs/cgroup/cpu"),
         Controller.CPUACCT: Path("/sys/fs/cgroup/cpu"),
+        Controller.UNIFIED: Path("/x"),
     }
     (tmp_path / "mounts").write_text("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n")
     with pytest.raises(Unsupported, match="cgroup v1"):

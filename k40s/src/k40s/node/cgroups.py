@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Controller(StrEnum):
-    """Controllers of cgroup v1 that k4.0s uses."""
+    """Hierarchies that a container of k4.0s is a member of; in the last three only because runc puts it there."""
 
     CPU = "cpu"
     CPUACCT = "cpuacct"
@@ -32,6 +32,9 @@ class Controller(StrEnum):
     FREEZER = "freezer"
     PIDS = "pids"
     BLKIO = "blkio"
+    DEVICES = "devices"
+    NAMED = "name=systemd"
+    UNIFIED = "cgroup2"
 
 
 class CgroupFiles(Protocol):
@@ -98,16 +101,16 @@ def guard(root: str, group: str) -> None:
 
 
 def mounted_controllers(mounts: str) -> dict[Controller, Path]:
-    """Where each v1 controller is mounted, from the text of `/proc/mounts`."""
+    """Where each hierarchy is mounted, from the text of `/proc/mounts`."""
     known = {controller.value for controller in Controller}
     found: dict[Controller, Path] = {}
     for line in mounts.splitlines():
         fields = line.split()
-        if len(fields) < 4 or fields[2] != "cgroup":
+        if len(fields) < 4 or fields[2] not in ("cgroup", "cgroup2"):
             continue
-        for option in fields[3].split(","):
-            if option in known:
-                found.setdefault(Controller(option), Path(fields[1]))
+        names = [Controller.UNIFIED.value] if fields[2] == "cgroup2" else fields[3].split(",")
+        for name in known.intersection(names):
+            found.setdefault(Controller(name), Path(fields[1]))
     return found
 
 

@@ -32,6 +32,9 @@ DEFAULTS: dict[Controller, dict[str, str]] = {
     Controller.FREEZER: {"freezer.state": "THAWED"},
     Controller.PIDS: {"pids.max": "max", "pids.current": "0"},
     Controller.BLKIO: {},
+    Controller.DEVICES: {},
+    Controller.NAMED: {},
+    Controller.UNIFIED: {},
 }
 WHOLE_MACHINE: dict[Controller, dict[str, str]] = {
     Controller.CPU: {"cpu.rt_runtime_us": "950000", "cpu.rt_period_us": "1000000"},

@@ -17,7 +17,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -288,6 +288,8 @@ class FakeLauncher:
     """Processes in memory; also takes their signals. `stubborn` ones ignore all but SIGKILL."""
 
     first_pid: int = 1000
+    born: Callable[[int], None] = lambda _: None
+    """Told each new process id."""
     stubborn: frozenset[str] = frozenset()
     waiting: dict[str, int] = field(default_factory=dict)
     running: dict[str, int] = field(default_factory=dict)
@@ -301,6 +303,7 @@ class FakeLauncher:
         pid = self.first_pid + len(self.launched)
         self.launched[launch.id] = launch
         self.waiting[launch.id] = pid
+        self.born(pid)
         return pid
 
     def release(self, launch_id: str) -> None:

@@ -11,6 +11,7 @@ A device whose queueing somebody else has set up is left alone. This module know
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -129,12 +130,10 @@ class TcLinks:
     def sent_bytes(self, device: Device) -> Mapping[str, int]:
         if not self.shaped(device):
             return {}
-        listed = json.loads(_tc(device, ["-s", "-j", "class", "show", "dev", device.name]) or "[]")
-        return {
-            entry["handle"].split(":")[1]: int(entry["stats"]["bytes"])
-            for entry in listed
-            if entry["class"] == "htb" and entry.get("parent")
-        }
+        # iproute2 6.1 prints classes as text only: "class htb 4d40:10 parent 4d40:1 .." then "Sent 3000 bytes ..".
+        shown = _tc(device, ["-s", "class", "show", "dev", device.name])
+        leaves = re.findall(rf"class htb {HANDLE}(\w+) parent {HANDLE}1 .*\n\s*Sent (\d+) bytes", shown)
+        return {leaf: int(sent) for leaf, sent in leaves}
 
     def _root(self, device: Device) -> tuple[str, str]:
         try:

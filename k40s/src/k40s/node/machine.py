@@ -20,10 +20,11 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final
 
 from k40s.errors import BadInput, EffectFailed, Unsupported
-from k40s.node.budgets import RtBudget, read_budget, set_budgets
+from k40s.node.budgets import RtBudget, free_ppm, read_budget, set_budgets, with_parents
 from k40s.node.cgroups import CgroupFiles, Controller, all_members, subtree
 from k40s.node.errors import KernelRefused
 from k40s.node.journal import Journal, ResctrlGroup, RuncContainer, ShapedDevice
@@ -42,6 +43,7 @@ FAIR: Final = Other()
 CFS_PERIOD_US = 100_000
 LEAST_QUOTA_US = 1000
 POLL_S = 0.005
+RELEASE_PATIENCE_S = 1.0
 KILL_PATIENCE_S = 10.0
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -222,6 +224,8 @@ class Machine:
 
     def _forget(self, address: Address) -> None:
         group = address.group(self.files.root)
+        # Before its groups go: a removed group's budget counts until the kernel has let go of it.
+        self.set_budgets({address: None})
         self.plain.destroy(address.id)
         for effect in self.journal.outstanding():
             match effect:
@@ -242,8 +246,6 @@ class Machine:
                 continue
             for name in subtree(self.files, controller, group):
                 self._remove_group(controller, name)
-        # Its share goes back to the groups above it.
-        set_budgets(self.files, self._budgets())
 
     def _remove_group(self, controller: Controller, name: str) -> None:
         # A process that has just died keeps its group busy until it is reaped.
@@ -295,8 +297,26 @@ class Machine:
         """Change budgets of some containers, all or none."""
         root = self.files.root
         groups = {address.group(root): budget for address, budget in changed.items()}
-        budgets: dict[str, RtBudget | None] = {**self._budgets(), **groups}
-        set_budgets(self.files, {group: budget for group, budget in budgets.items() if budget is not None})
+        if not self.files.children(Controller.CPU, root):
+            return
+        merged: dict[str, RtBudget | None] = {**self._budgets(), **groups}
+        budgets = {group: budget for group, budget in merged.items() if budget is not None}
+        until = self.clock() + RELEASE_PATIENCE_S
+        while True:
+            try:
+                set_budgets(self.files, budgets)
+            except KernelRefused:
+                # The kernel counts a group that runc removed until it has let go of it, some milliseconds later.
+                if not self._should_fit(budgets) or self.clock() >= until:
+                    raise
+                self.sleep(POLL_S)
+            else:
+                return
+
+    def _should_fit(self, budgets: Mapping[str, RtBudget]) -> bool:
+        ours = read_budget(self.files, self.files.root).share
+        wanted = with_parents(budgets, self.files.root)[self.files.root].share
+        return wanted <= ours + Fraction(free_ppm(self.files), 1_000_000)
 
     def _budgets(self) -> dict[str, RtBudget]:
         return {
