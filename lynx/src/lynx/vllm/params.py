@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from lynx import codec as codecs
 from lynx.errors import BadInput
 
 DEFAULT_TIMEOUT_S = 60.0
@@ -18,9 +19,15 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Produce:
-    """On prefill: offer this prompt's KV under ``session`` once it is computed."""
+    """On prefill: offer this prompt's KV under ``session`` once it is computed.
+
+    Args:
+        session: the user request's id, chosen by the router.
+        codec: name of the codec, or ``None`` for the instance's own.
+    """
 
     session: str
+    codec: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,10 @@ def parse(kv_transfer_params: Mapping[str, Any] | None) -> Params | None:
         raise BadInput(f"kv_transfer_params.lynx.session has {len(session)} characters; use 1 to 128")
     role = raw.get("role")
     if role == "prefill":
-        return Produce(session)
+        name = raw.get("codec")
+        if name is not None:
+            codecs.by_name(name)
+        return Produce(session, name)
     if role == "decode":
         first_token = raw.get("first_token")
         if first_token is not None and not (_is_int(first_token) and 0 <= first_token < 1 << 31):

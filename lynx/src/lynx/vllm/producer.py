@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from vllm.v1.request import RequestStatus
 
+from lynx import codec as codecs
 from lynx import importance
 from lynx.codec.interface import Codec, Plane
 from lynx.errors import BadInput
@@ -36,6 +37,7 @@ class Send:
         tokens: prompt length.
         blocks: cache blocks that hold it.
         first_token: the token that follows it.
+        codec: name of the codec, or ``None`` for the instance's own.
     """
 
     request_id: str
@@ -43,6 +45,7 @@ class Send:
     tokens: int
     blocks: list[int]
     first_token: int | None
+    codec: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,7 @@ class ProducerScheduler:
         tokens = request.num_prompt_tokens
         first_token = request.output_token_ids[0] if request.output_token_ids else None
         key = offer_key(params.session, request.prompt_token_ids)
-        self._sends.append(Send(request.request_id, key, tokens, blocks, first_token))
+        self._sends.append(Send(request.request_id, key, tokens, blocks, first_token, params.codec))
         return True, {"lynx": {"endpoint": self.endpoint, "tokens": tokens, "first_token": first_token}}
 
 
@@ -102,7 +105,7 @@ class ProducerWorker:
         cache: the engine's cache.
         catcher: catches the prompts' last queries.
         server: started; offers go there.
-        codec: what pages are encoded with.
+        codec: what pages are encoded with, unless a request names another.
         early_share: share of tokens whose residual travels with the anchor.
     """
 
@@ -140,15 +143,16 @@ class ProducerWorker:
         self._catcher.close()
 
     def _offer(self, send: Send) -> None:
+        codec = codecs.by_name(send.codec) if send.codec else self._codec
         manifest = Manifest(
-            codec=self._codec.name,
+            codec=codec.name,
             layout=self._cache.layout,
             tokens=send.tokens,
-            plane_bytes=(0,) * len(self._codec.planes),
+            plane_bytes=(0,) * len(codec.planes),
             first_token=send.first_token,
         )
         queries = self._catcher.take(send.request_id)
-        source = _PromptSource(self._cache, self._codec, send, queries, self._early_share)
+        source = _PromptSource(self._cache, codec, send, queries, self._early_share)
         with self._lock:
             self._encoding[send.key] = send.request_id
         try:

@@ -1,0 +1,66 @@
+"""Whether two greedy answers are equal, and if not, whether they part at a tie: pure.
+
+A verification pass computes many tokens at once and plain decoding one at a time; sums are rounded in another
+order, so two logits that are equal to the arithmetic's precision may change places. That is a tie, and it is shown
+with both logits; anything else is a fault.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+TIE_GAP = {"float32": 1e-3, "bfloat16": 0.13, "float16": 0.02}
+"""Largest gap between two log-probabilities that rounding explains: about two steps of a logit near 16."""
+
+
+@dataclass(frozen=True, slots=True)
+class Equal:
+    """Token for token the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """The answers part.
+
+    Args:
+        at: index of the first token that differs.
+        mine: the drafting run's token there.
+        theirs: the plain run's token.
+        mine_logprob: log-probability of ``mine`` after the common prefix, in the plain run; ``None`` if not known.
+        theirs_logprob: that of ``theirs``.
+        tie: whether rounding explains it.
+    """
+
+    at: int
+    mine: int
+    theirs: int
+    mine_logprob: float | None
+    theirs_logprob: float | None
+    tie: bool
+
+
+def compare(
+    mine: Sequence[int], theirs: Sequence[int], theirs_logprobs: Sequence[Mapping[int, float]], dtype: str
+) -> Equal | Parted:
+    """Compare a drafting run's answer with a plain run's.
+
+    Args:
+        mine: token ids of the drafting run.
+        theirs: token ids of the plain run.
+        theirs_logprobs: for each token of the plain run the log-probabilities of the likeliest tokens.
+        dtype: the engine's arithmetic.
+    """
+    if list(mine) == list(theirs):
+        return Equal()
+    at = next(
+        (i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), min(len(mine), len(theirs))
+    )
+    if at >= len(mine) or at >= len(theirs):
+        return Parted(at, -1, -1, None, None, tie=False)
+    known = theirs_logprobs[at] if at < len(theirs_logprobs) else {}
+    mine_logprob, theirs_logprob = known.get(mine[at]), known.get(theirs[at])
+    tie = (
+        mine_logprob is not None
+        and theirs_logprob is not None
+        and abs(theirs_logprob - mine_logprob) <= TIE_GAP[dtype]
+    )
+    return Parted(at, mine[at], theirs[at], mine_logprob, theirs_logprob, tie)
