@@ -115,8 +115,11 @@ class Schedule:
 
     def next(self) -> Token | None:
         """The ready stream that sends now; `None` when none is ready."""
-        ready = (token for token, entry in self._streams.items() if entry.ready)
-        return min(ready, key=self._rank, default=None)
+        return next(iter(self.ready()), None)
+
+    def ready(self) -> list[Token]:
+        """Streams that are ready to send, the most urgent first."""
+        return sorted((token for token, entry in self._streams.items() if entry.ready), key=self._rank)
 
     def order(self) -> Iterator[Token]:
         """All streams, ready or not, the most urgent first."""

@@ -3,6 +3,7 @@
 from lynx.transport.client import Fetch, KvClient
 from lynx.transport.ports import (
     Endpoint,
+    Held,
     Outcome,
     PageBatch,
     PageSource,
@@ -10,7 +11,7 @@ from lynx.transport.ports import (
     Sink,
     TransferStats,
 )
-from lynx.transport.server import Held, KvServer
+from lynx.transport.server import KvServer
 
 __all__ = [
     "Endpoint",

@@ -47,6 +47,7 @@ class Outcome(Enum):
     """How an offer ended."""
 
     DELIVERED = "delivered"
+    CANCELLED = "cancelled"
     EXPIRED = "expired"
     WITHDRAWN = "withdrawn"
     FAILED = "failed"
@@ -87,6 +88,16 @@ class TransferStats:
     residual: PlaneStats
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a server or client holds on to; all zero when it has nothing to do."""
+
+    offers: int
+    bytes: int
+    sockets: int
+    tasks: int
+
+
 class Sink(Protocol):
     """Where a consumer puts pages. Every call is made in the client's thread: do not block for long.
 
@@ -120,7 +131,13 @@ class Sink(Protocol):
 
 
 class Link(Protocol):
-    """One reliable byte stream, used from one event loop."""
+    """One reliable byte stream, used from one event loop.
+
+    ``peer`` names the machine at the other end: links to one peer share its bottleneck.
+    """
+
+    @property
+    def peer(self) -> str: ...
 
     def try_send(self, data: memoryview) -> int:
         """Send what fits without waiting; returns bytes taken, 0 when full. Raises `OSError` when broken."""

@@ -85,9 +85,7 @@ class Intake:
             return False
         version = int.from_bytes(seen[len(MAGIC) :], "little")
         if version != VERSION:
-            raise WrongVersionError(
-                f"wire version is {version} there and {VERSION} here; run the same release"
-            )
+            raise WrongVersionError(f"wire version is {version} there, {VERSION} here; run the same release")
         self._start += len(PREFACE)
         self._greeted = True
         return True

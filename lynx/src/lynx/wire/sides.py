@@ -143,6 +143,12 @@ class ConsumerSide:
                 run.append((page, payload))
         return events
 
+    def resume_point(self) -> Resume:
+        """What a new connection starts from."""
+        if self._manifest is None:
+            return self._resume
+        return Resume(self._manifest.pages, bytes(self._held))
+
     def missing(self) -> Iterator[int]:
         """Pages not held. Only after the manifest."""
         pages = self._manifest.pages if self._manifest else 0
@@ -231,6 +237,11 @@ class ProducerSide:
     def may_send(self) -> bool:
         """Whether a page frame may start: credit is left."""
         return self.page_frame_bytes < self._limit
+
+    @property
+    def credit_left(self) -> int:
+        """Page-frame bytes that may still be sent; may be below zero."""
+        return self._limit - self.page_frame_bytes
 
     def page_sent(self, frame_bytes: int) -> None:
         """Note a page frame handed to the network. Raises `ProtocolError` when it may not be sent now."""

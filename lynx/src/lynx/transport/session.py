@@ -1,0 +1,178 @@
+"""One consumer's connection on the producer's side: what it asked, what it has got, what goes next."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from lynx.codec.interface import Plane
+from lynx.transport.offers import Frame, Offer
+from lynx.transport.ports import Link
+from lynx.wire import Again, Credit, End, Failure, Hello, Manifest, ProducerSide, Resume
+
+LINGER_S = 2.0
+"""How long a refused consumer may take to read why and close."""
+
+
+class Session:
+    """Sends one plane of one offer. Everything happens in the server's loop.
+
+    Args:
+        link: the connection.
+        on_change: called when the session may have become ready to send.
+    """
+
+    def __init__(self, link: Link, on_change: Callable[["Session"], None]) -> None:
+        self.link = link
+        self.side = ProducerSide()
+        self.plane = Plane.ANCHOR
+        self.hello: Hello | None = None
+        self.resume: Resume | None = None
+        self.offer: Offer | None = None
+        self.stream: int | None = None
+        self.cursor = 0
+        self.blocked_ns = 0
+        self.refused = False
+        self.broken = False
+        self._on_change = on_change
+        self._outbox: deque[memoryview] = deque()
+        self._again: deque[Frame] = deque()
+        self._pages_sent = 0
+        self._payload_sent = 0
+        self._ended = False
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the network takes no more just now."""
+        return self.blocked_ns != 0
+
+    def has_work(self) -> bool:
+        """Whether a burst could be made now."""
+        if self.refused or self.broken or self.offer is None or not self.side.may_send:
+            return bool(self._outbox)
+        if self._outbox or self._again:
+            return True
+        self._skip_held()
+        return self.cursor < len(self.offer.frames.get(self.plane, ())) or self._end_is_due()
+
+    def attach(self, offer: Offer) -> None:
+        """Serve this offer: its manifest goes at once."""
+        self.offer = offer
+        offer.sessions.add(self)
+        self._control(offer.manifest)
+        self.flush()
+
+    def refuse(self, failure: Failure) -> None:
+        """Say why and send nothing after it; the consumer is to close."""
+        if self.refused or self.broken:
+            return
+        self.refused = True
+        self._outbox.append(memoryview(self.side.send(failure)))
+        self.flush()
+
+    def credit(self, _: Credit) -> None:
+        """The consumer takes more."""
+        self._on_change(self)
+
+    def again(self, wish: Again) -> None:
+        """A page arrived damaged. One that was not sent yet is coming anyway."""
+        assert self.offer is not None  # the wire lets AGAIN through only after MANIFEST
+        at = self.offer.at.get(self.plane, {}).get(wish.page)
+        if at is not None and at < self.cursor:
+            self._again.append(self.offer.frames[self.plane][at])
+        self._on_change(self)
+
+    def push(self, burst_bytes: int) -> int:
+        """Hand the next burst to the network; returns its bytes, 0 when an older one still waits."""
+        if self._outbox or self.blocked:
+            self.flush()
+            return 0
+        if not self.has_work():
+            return 0
+        size = self._next_burst(burst_bytes)
+        self.flush()
+        return size
+
+    def flush(self) -> None:
+        """Send what waits, as far as the network takes it."""
+        while self._outbox and not self.blocked and not self.broken:
+            try:
+                count = self.link.try_send(self._outbox[0])
+            except OSError:
+                self.broken = True
+                self.link.close()
+                return
+            if count == len(self._outbox[0]):
+                self._outbox.popleft()
+                continue
+            self._outbox[0] = self._outbox[0][count:]
+            self.blocked_ns = time.monotonic_ns()
+            self.link.when_writable(self._writable)
+
+    def _writable(self) -> None:
+        self.blocked_ns = 0
+        self.flush()
+        self._on_change(self)
+
+    def _control(self, message: Manifest | End) -> None:
+        data = self.side.send(message)
+        self._outbox.append(memoryview(data))
+        if self.offer is not None:
+            self.offer.note(self.plane, len(data), 0, 0, time.monotonic_ns())
+
+    def _next_burst(self, burst_bytes: int) -> int:
+        assert self.offer is not None  # has_work said so
+        frames = self._pick(burst_bytes)
+        if frames:
+            size = frames[-1].end - frames[0].start
+            self._outbox.append(frames[0].blob[frames[0].start : frames[-1].end])
+            for frame in frames:
+                self.side.page_sent(frame.end - frame.start)
+            payload = size - 24 * len(frames)
+            self._pages_sent += len(frames)
+            self._payload_sent += payload
+            self.offer.note(self.plane, size, payload, len(frames), time.monotonic_ns())
+        if self._end_is_due():
+            self._ended = True
+            offer = self.offer
+            self._control(End(self.plane, self._pages_sent, self._payload_sent, offer.encode_ns))
+        return sum(len(data) for data in self._outbox)
+
+    def _pick(self, burst_bytes: int) -> list[Frame]:
+        """The next frames that lie one behind the other: at least one, unless nothing is there."""
+        assert self.offer is not None  # has_work said so
+        if self._again:
+            return [self._again.popleft()]
+        self._skip_held()
+        frames: list[Frame] = []
+        credit = self.side.credit_left
+        held = self.offer.frames.get(self.plane, ())
+        for at in range(self.cursor, len(held)):
+            frame = held[at]
+            if frames and not self._follows(frames, frame, min(burst_bytes, credit)):
+                break
+            frames.append(frame)
+        self.cursor += len(frames)
+        return frames
+
+    def _follows(self, frames: list[Frame], frame: Frame, room_bytes: int) -> bool:
+        fits = frame.end - frames[0].start <= room_bytes
+        adjacent = frame.blob is frames[-1].blob and frame.start == frames[-1].end
+        return fits and adjacent and not self._is_held(frame)
+
+    def _skip_held(self) -> None:
+        assert self.offer is not None  # has_work said so
+        frames = self.offer.frames.get(self.plane, ())
+        while self.cursor < len(frames) and self._is_held(frames[self.cursor]):
+            self.cursor += 1
+
+    def _is_held(self, frame: Frame) -> bool:
+        return self.resume is not None and self.resume.holds(frame.page)
+
+    def _end_is_due(self) -> bool:
+        offer = self.offer
+        if self._ended or offer is None or self._again:
+            return False
+        self._skip_held()
+        return self.cursor == len(offer.frames.get(self.plane, ())) and (
+            offer.encoded or self.plane not in offer.manifest.planes
+        )
