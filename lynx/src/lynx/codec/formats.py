@@ -50,8 +50,8 @@ def groups(channels: int, group: int) -> int:
 
 
 def nibble_bytes(tokens: int, channels: int) -> int:
-    """Bytes of 4-bit codes ``[tokens, channels]``, two tokens to a byte."""
-    return -(-tokens // 2) * channels
+    """Bytes of 4-bit codes ``[tokens, channels]``: a row for each token, two channels to a byte."""
+    return tokens * -(-channels // 2)
 
 
 def bitmap_bytes(tokens: int) -> int:

@@ -112,10 +112,14 @@ def to_float32(pages: Pages, dtype: KvDtype) -> F32:
 
 
 def from_float32(values: F32, dtype: KvDtype) -> Pages:
-    """``values`` rounded to ``dtype``, ties to even; float16 saturates."""
+    """``values`` rounded to the nearest of ``dtype``; float16 saturates.
+
+    A bfloat16 tie goes away from zero: half the instructions of ties to even, and a decoded value is the middle
+    of a code's bin, to which a tie means nothing.
+    """
     match dtype:
         case "bfloat16":
-            return round_bf16(values)
+            return ((values.view(np.uint32) + np.uint32(0x8000)) >> np.uint32(16)).astype(np.uint16)
         case "float16":
             return np.clip(values, -FLOAT16_MAX, FLOAT16_MAX).astype(np.float16)
         case "float32":

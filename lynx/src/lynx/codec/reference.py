@@ -1,8 +1,8 @@
 """The codecs in numpy, one page at a time, written to read like their formulas.
 
 This is what the payload formats mean: the fast path must agree with it bit for bit. All arithmetic is float32
-in the order that is written here. Where decoding adds a product the product is exact (but for ``lynx``), so that
-a fused multiply-add (a GPU, another compiler) gives the same bits. Nothing here is fast.
+in the order that is written here. Where decoding adds a product the product is exact (but for ``lynx``), so
+that a fused multiply-add (a GPU, another compiler) gives the same bits. Nothing here is fast.
 
 Sources: ``lynx`` is the companding of arXiv 2607.01831 with the two corrections that make it work (scale 120,
 sign of the *centred* value); ``kivi4`` follows KIVI (arXiv 2402.02750), K per channel and V per token.
@@ -65,17 +65,10 @@ def spread(per_chunk: F32, tokens: int) -> F32:
 
 
 def pack_nibbles(codes: U8) -> bytes:
-    """4-bit codes ``[tokens, channels]``: tokens 2i and 2i+1 are the low and high half of byte row i."""
-    padded = np.concatenate([codes, np.zeros((len(codes) % 2, codes.shape[1]), np.uint8)])
-    rows: U8 = padded[0::2] | padded[1::2] << 4
+    """4-bit codes ``[tokens, channels]``: channels 2i and 2i+1 are the low and high half of a row's byte i."""
+    padded: U8 = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2)))
+    rows: U8 = padded[:, 0::2] | padded[:, 1::2] << np.uint8(4)
     return rows.tobytes()
-
-
-def unpack_nibbles(rows: U8, tokens: int) -> U8:
-    """Inverse of `pack_nibbles` for byte rows ``[ceil(tokens / 2), channels]``."""
-    codes = np.empty((2 * len(rows), rows.shape[1]), np.uint8)
-    codes[0::2], codes[1::2] = rows & 15, rows >> 4
-    return codes[:tokens]
 
 
 class Cursor:
@@ -98,6 +91,11 @@ class Cursor:
         if not np.isfinite(scale).all():
             raise PageCorrupt("payload holds a scale that is not finite; fetch the page again")
         return scale
+
+    def take_nibbles(self, tokens: int, channels: int) -> U8:
+        """The next 4-bit codes ``[tokens, channels]``, as `pack_nibbles` laid them out."""
+        rows = self.take(np.uint8, tokens, -(-channels // 2))
+        return np.stack([rows & 15, rows >> 4], axis=-1).reshape(tokens, 2 * rows.shape[1])[:, :channels]
 
     def end(self) -> None:
         """Raise PageCorrupt when bytes are left."""
@@ -124,8 +122,7 @@ def unpack_early(
     nibbles = np.zeros((tokens, channels), np.uint8)
 
     def fill(cursor: Cursor, where: NDArray[np.bool_]) -> None:
-        count = int(where.sum())
-        nibbles[where] = unpack_nibbles(cursor.take(np.uint8, -(-count // 2), channels), count)
+        nibbles[where] = cursor.take_nibbles(int(where.sum()), channels)
         cursor.end()
 
     fill(anchor, known)
@@ -161,7 +158,7 @@ def decode_nested(payloads: Sequence[Payload], tokens: int, channels: int) -> F3
     interval = anchor.take(np.uint8, formats.chunks(tokens), channels)
     if (cell < 0).any() or (interval >= len(formats.INTERVALS)).any():
         raise PageCorrupt("payload holds a range that does not exist; fetch the page again")
-    high = unpack_nibbles(anchor.take(np.uint8, -(-tokens // 2), channels), tokens)
+    high = anchor.take_nibbles(tokens, channels)
     low, known = unpack_early(anchor, payloads[1:], tokens, channels)
     first, end = np.moveaxis(formats.INTERVALS[interval].astype(np.float32), -1, 0)
     start, step = base + first * cell, (end - first) * cell / np.float32(256)
@@ -229,7 +226,7 @@ def decode_lynx(payloads: Sequence[Payload], tokens: int, channels: int) -> F32:
     if (cell < 0).any():
         raise PageCorrupt("payload holds a range that does not exist; fetch the page again")
     mean_code, peak_code = (anchor.take(np.uint8, formats.chunks(tokens), channels) for _ in range(2))
-    high = unpack_nibbles(anchor.take(np.uint8, -(-tokens // 2), channels), tokens)
+    high = anchor.take_nibbles(tokens, channels)
     low, known = unpack_early(anchor, payloads[1:], tokens, channels)
     correction = np.where(known[:, None], low.astype(np.int16) - 7, 0)
     magnitude = 16 * (high & 7).astype(np.int16) + correction
@@ -303,11 +300,6 @@ def decode_int8(payloads: Sequence[Payload], tokens: int, channels: int) -> F32:
     return page
 
 
-def take_nibbles(cursor: Cursor, tokens: int, channels: int) -> U8:
-    """4-bit codes ``[tokens, channels]`` off the cursor."""
-    return unpack_nibbles(cursor.take(np.uint8, -(-tokens // 2), channels), tokens)
-
-
 def encode_int4(page: F32, early: U16, part: int) -> tuple[bytes, ...]:
     """Asymmetric 4 bits per token and group of 64 channels."""
     del early, part
@@ -319,7 +311,7 @@ def decode_int4(payloads: Sequence[Payload], tokens: int, channels: int) -> F32:
     """Inverse of `encode_int4`."""
     cursor = Cursor(payloads[0])
     page = per_token_values(
-        cursor, formats.INT_GROUP, lambda: take_nibbles(cursor, tokens, channels), tokens, channels
+        cursor, formats.INT_GROUP, lambda: cursor.take_nibbles(tokens, channels), tokens, channels
     )
     cursor.end()
     return page
@@ -343,11 +335,11 @@ def decode_kivi4(payloads: Sequence[Payload], tokens: int, channels: int) -> F32
     axis = bytes(payloads[0])[-1:]
     if axis == b"\1":
         page = per_token_values(
-            cursor, formats.KIVI_GROUP, lambda: take_nibbles(cursor, tokens, channels), tokens, channels
+            cursor, formats.KIVI_GROUP, lambda: cursor.take_nibbles(tokens, channels), tokens, channels
         )
     elif axis == b"\0":
         base, step = (spread(cursor.take_scale(formats.chunks(tokens), channels), tokens) for _ in range(2))
-        page = base + take_nibbles(cursor, tokens, channels) * step
+        page = base + cursor.take_nibbles(tokens, channels) * step
     else:
         raise PageCorrupt("payload names no axis of its scales; fetch the page again")
     cursor.take(np.uint8, 1)
