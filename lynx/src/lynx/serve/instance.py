@@ -5,9 +5,9 @@ stock application. The HTTP socket is bound before the engine is loaded, so that
 and before a network namespace is entered, so that HTTP stays reachable from where the instance was started.
 """
 
-import errno
 import hashlib
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -22,6 +22,7 @@ from lynx.serve.answer import error_body
 from lynx.serve.config import InstanceConfig
 from lynx.serve.host import prepare_environment
 from lynx.serve.link import enter_namespace
+from lynx.serve.listener import bind
 
 
 class Sessions(Protocol):
@@ -46,7 +47,7 @@ def run_instance(config: InstanceConfig, netns: str | None = None) -> None:
     Raises:
         BadInput: the port is taken, the namespace is not there, or the model cannot be served as configured.
     """
-    listener = listen(config.host, config.port)
+    listener = bind(config.host, config.port)
     if netns:
         enter_namespace(netns)
     prepare_environment(os.environ)
@@ -55,30 +56,6 @@ def run_instance(config: InstanceConfig, netns: str | None = None) -> None:
 
     with listener:
         uvloop.run(_serve(config, listener))
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening TCP socket.
-
-    Raises:
-        BadInput: the address is taken or is not this machine's.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(1024)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise BadInput(
-                f"port {port} on {host} is in use; give another --port, or 0 for a free one"
-            ) from None
-        raise BadInput(
-            f"cannot listen on {host}:{port} ({error.strerror}); give an address of this machine"
-        ) from None
-    return listener
 
 
 def fingerprint(model: Path) -> str:
@@ -191,5 +168,10 @@ def _add_lynx_routes(app: Any, info: dict[str, Any], engine: Any) -> None:
 
 
 def _stop_loading(*_: object) -> None:
-    """SIGTERM while the engine loads; the server puts its own handler in place once it runs."""
-    raise KeyboardInterrupt
+    """SIGTERM while the engine loads; the server puts its own handler in place once it runs.
+
+    An exception would be lost in the event loop's C code, so this ends the process itself.
+    """
+    for child in multiprocessing.active_children():
+        child.terminate()
+    os._exit(128 + signal.SIGTERM)

@@ -25,6 +25,7 @@ from starlette.routing import Route
 
 from lynx.errors import BadInput
 from lynx.serve.answer import EventSplitter, error_body, error_event, event_data, lynx_event
+from lynx.serve.listener import bind
 from lynx.serve.metrics import RouterMetrics
 from lynx.serve.plan import Api, Body, Opaque, Split, Whole, decode_body, plan, prefill_body
 from lynx.serve.pool import Instance, Pool
@@ -512,3 +513,17 @@ def _error(status: HTTPStatus, message: str, param: str | None = None) -> Respon
 
 def _encode(body: Body) -> bytes:
     return json.dumps(body).encode()
+
+
+def run_router(config: RouterConfig, host: str, port: int) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises:
+        BadInput: the port is taken, or an instance's address is none.
+    """
+    import uvicorn
+
+    with bind(host, port) as listener:
+        router = Router(config, http_client())
+        server = uvicorn.Server(uvicorn.Config(router.app, log_level="warning", access_log=False))
+        server.run(sockets=[listener])
