@@ -13,6 +13,7 @@ from lynx.transport.consumer import Consumer
 from lynx.transport.loop import LoopThread
 from lynx.transport.ports import Endpoint, Held, Network, Sink
 from lynx.transport.tcp import TcpNetwork
+from lynx.wire import Chunks
 
 
 class Fetch:
@@ -43,6 +44,7 @@ class KvClient:
     Args:
         fingerprint: 16 bytes of `KvLayout.fingerprint`.
         window_bytes: page bytes that a producer may be ahead of the sink, per connection.
+        keep_bytes: receive memory kept for later fetches.
         network: `TcpNetwork()` unless a test hands in another one.
 
     Raises:
@@ -50,7 +52,12 @@ class KvClient:
     """
 
     def __init__(
-        self, fingerprint: bytes, *, window_bytes: int = 16 << 20, network: Network | None = None
+        self,
+        fingerprint: bytes,
+        *,
+        window_bytes: int = 16 << 20,
+        keep_bytes: int = 256 << 20,
+        network: Network | None = None,
     ) -> None:
         if len(fingerprint) != 16:
             raise BadInput(f"fingerprint has {len(fingerprint)} bytes; give the 16 of KvLayout.fingerprint")
@@ -60,6 +67,7 @@ class KvClient:
         self._window_bytes = window_bytes
         self._network = network or TcpNetwork()
         self._loop = LoopThread("lynx-consumer")
+        self._chunks = Chunks(keep_bytes)
         self._running: dict[asyncio.Task[None], Consumer] = {}
 
     def start(self) -> None:
@@ -94,7 +102,15 @@ class KvClient:
         if not self._loop.running:
             raise BadInput("fetch came while the client is not running; call start() first")
         consumer = Consumer(
-            self._network, endpoint, self._fingerprint, key, sink, timeout_s, planes, self._window_bytes
+            self._network,
+            endpoint,
+            self._fingerprint,
+            key,
+            sink,
+            timeout_s,
+            planes,
+            self._window_bytes,
+            self._chunks,
         )
         fetch = Fetch(self._loop)
         self._loop.call(self._begin, fetch, consumer)

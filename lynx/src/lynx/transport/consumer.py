@@ -18,6 +18,7 @@ from lynx.transport.ports import Endpoint, Link, Network, PlaneStats, Sink, Tran
 from lynx.wire import (
     Again,
     Cancel,
+    Chunks,
     Code,
     ConsumerSide,
     Credit,
@@ -51,6 +52,7 @@ class Consumer:
         timeout_s: float,
         planes: tuple[Plane, ...],
         window_bytes: int,
+        chunks: Chunks,
     ) -> None:
         self._network = network
         self._endpoint = endpoint
@@ -60,6 +62,7 @@ class Consumer:
         self._timeout_s = timeout_s
         self._planes = planes
         self._window_bytes = window_bytes
+        self._chunks = chunks
         self._fetch_id = os.urandom(16)
         self._started_ns = time.monotonic_ns()
         self._deadline_ns = self._started_ns + int(timeout_s * 1e9)
@@ -131,7 +134,7 @@ class Consumer:
             except (OSError, TimeoutError) as error:  # TimeoutError here is the connect's own
                 self._fault = f"{plane.name} connection: {error}"
             else:
-                side = ConsumerSide(self._hello(plane), resume)
+                side = ConsumerSide(self._hello(plane), resume, self._chunks.lease)
                 if await self._converse(plane, link, side):
                     return
                 after = side.resume_point()
@@ -246,7 +249,7 @@ class Talk:
         rest = memoryview(data)
         self._cut_short = True
         while rest:
-            count = self.link.try_send(rest)
+            count = self.link.try_send([rest])
             rest = rest[count:]
             if rest:
                 writable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -280,6 +283,6 @@ class Talk:
         if self._cut_short:
             return
         try:
-            self.link.try_send(memoryview(self.side.send(message)))
+            self.link.try_send([memoryview(self.side.send(message))])
         except (OSError, ProtocolError):  # gone, or closed by its own refusal: nobody is left to be told
             return

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from lynx.codec.interface import Plane
@@ -26,14 +26,14 @@ class _Pipe:
         self._waiter: asyncio.Future[None] | None = None
         self._on_room: Callable[[], None] | None = None
 
-    def put(self, data: memoryview) -> int:
+    def put(self, data: bytes) -> int:
         with self._lock:
             if self._closed or self.receiver is None:
                 raise ConnectionResetError("the other side is gone")
             count = min(len(data), self._room)
             self._room -= count
         if count:
-            self._later(self._arrive, memoryview(bytes(data[:count])))
+            self._later(self._arrive, memoryview(data)[:count])
         return count
 
     def close(self) -> None:
@@ -109,10 +109,10 @@ class MemoryLink:
     def mark(self, plane: Plane) -> None:
         self.plane = plane
 
-    def try_send(self, data: memoryview) -> int:
+    def try_send(self, data: Sequence[memoryview]) -> int:
         if not self._open:
             raise ConnectionAbortedError("closed on this side")
-        return self._outgoing.put(data)
+        return self._outgoing.put(b"".join(data))
 
     def when_writable(self, callback: Callable[[], None]) -> None:
         self._outgoing.when_room(lambda: self._in_loop(callback))

@@ -21,20 +21,23 @@ OnFinished = Callable[[bytes, Outcome, TransferStats], None]
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One page frame, a slice of its batch's blob."""
+    """One page frame: its header, and the payload as the codec made it."""
 
     page: int
-    blob: memoryview
-    start: int
-    end: int
+    header: memoryview
+    payload: memoryview
+
+    @property
+    def size(self) -> int:
+        """Bytes on the wire."""
+        return len(self.header) + len(self.payload)
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """A batch as frames: for each plane one blob, and where each page lies in it."""
+    """A batch as frames, for each plane."""
 
     planes: tuple[tuple[Frame, ...], ...]
-    blob_bytes: int
     encode_ns: int
 
 
@@ -87,12 +90,10 @@ class Offer:
         if len(batch.indices) != len(batch.payloads) or any(len(p) != len(planes) for p in batch.payloads):
             raise BadInput(f"page batch does not hold {len(planes)} payloads for each index; mend the source")
         framed = tuple(self._frame(plane, batch) for plane in planes)
-        size = sum(frames[-1].end for frames in framed if frames)
-        return EncodedBatch(framed, size, time.monotonic_ns() - started_ns)
+        return EncodedBatch(framed, time.monotonic_ns() - started_ns)
 
     def _frame(self, plane: Plane, batch: PageBatch) -> tuple[Frame, ...]:
-        pieces: list[bytes | memoryview] = []
-        ends = [0]
+        frames = []
         for page, payloads in zip(batch.indices, batch.payloads, strict=True):
             payload = memoryview(payloads[plane]).cast("B")
             if not 0 <= page < self.manifest.pages or len(payload) > self.manifest.max_payload_bytes:
@@ -100,11 +101,8 @@ class Offer:
                     f"page {page} of {len(payload)} bytes is outside the manifest's"
                     f" {self.manifest.pages} pages of at most {self.manifest.max_payload_bytes} bytes"
                 )
-            pieces += [page_header(plane, page, payload), payload]
-            ends.append(ends[-1] + len(pieces[-2]) + len(payload))
-        blob = memoryview(b"".join(pieces))
-        bounds = zip(batch.indices, ends, ends[1:], strict=False)
-        return tuple(Frame(page, blob, start, end) for page, start, end in bounds)
+            frames.append(Frame(page, memoryview(page_header(plane, page, payload)), payload))
+        return tuple(frames)
 
     def add(self, batch: EncodedBatch) -> None:
         """Hold an encoded batch. Raises `BadInput` when a page comes twice."""
@@ -115,7 +113,7 @@ class Offer:
                     raise BadInput(f"page {frame.page} was encoded twice; mend the source")
                 at[frame.page] = len(held)
                 held.append(frame)
-        self.held_bytes += batch.blob_bytes
+                self.held_bytes += frame.size
         self.encode_ns += batch.encode_ns
 
     def all_encoded(self) -> None:
@@ -139,7 +137,7 @@ class Offer:
         """
         furthest = max((s.cursor for s in self.sessions if s.plane is Plane.ANCHOR), default=0)
         frames = self.frames[Plane.ANCHOR]
-        return sum(frames[at].end - frames[at].start for at in range(furthest, len(frames)))
+        return sum(frames[at].size for at in range(furthest, len(frames)))
 
     def note(self, plane: Plane, wire_bytes: int, payload_bytes: int, pages: int, now_ns: int) -> None:
         """Count what was sent."""

@@ -22,7 +22,8 @@ class PageBatch:
 
     Args:
         indices: page indices (`KvLayout.pages` order), any order, each page once per offer.
-        payloads: for each index one payload per plane of the manifest, as `Codec.encode` returns them.
+        payloads: for each index one payload per plane of the manifest, as `Codec.encode` returns them. They
+            are held, not copied, until the offer is gone: do not write to them again.
     """
 
     indices: Sequence[int]
@@ -139,8 +140,12 @@ class Link(Protocol):
     @property
     def peer(self) -> str: ...
 
-    def try_send(self, data: memoryview) -> int:
-        """Send what fits without waiting; returns bytes taken, 0 when full. Raises `OSError` when broken."""
+    def try_send(self, data: Sequence[memoryview]) -> int:
+        """Send, one behind the other, what fits without waiting; returns bytes taken, 0 when full.
+
+        Raises:
+            OSError: the link is broken.
+        """
         ...
 
     def when_writable(self, callback: Callable[[], None]) -> None:

@@ -26,7 +26,8 @@ GREETING_S = 10.0
 
 MAX_SESSIONS = 4096
 MAX_GONE = 4096
-LOOKAHEAD_BYTES = 32 << 20
+LOOKAHEAD_BYTES = 256 << 20
+"""Anchor bytes of one offer encoded before they are sent: much, since blocks are free once all is encoded."""
 
 _log = logging.getLogger(__name__)
 

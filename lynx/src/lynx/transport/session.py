@@ -3,11 +3,15 @@
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 
 from lynx.codec.interface import Plane
 from lynx.transport.offers import Frame, Offer
 from lynx.transport.ports import Link
 from lynx.wire import Again, Credit, End, Failure, Hello, Manifest, ProducerSide, Resume
+
+MAX_BUFFERS = 256
+"""Buffers handed to the network in one call; far below any system's IOV_MAX."""
 
 LINGER_S = 2.0
 """How long a refused consumer may take to read why and close."""
@@ -95,18 +99,20 @@ class Session:
     def flush(self) -> None:
         """Send what waits, as far as the network takes it."""
         while self._outbox and not self.blocked and not self.broken:
+            buffers = list(islice(self._outbox, MAX_BUFFERS))
             try:
-                count = self.link.try_send(self._outbox[0])
+                count = self.link.try_send(buffers)
             except OSError:
                 self.broken = True
                 self.link.close()
                 return
-            if count == len(self._outbox[0]):
-                self._outbox.popleft()
-                continue
-            self._outbox[0] = self._outbox[0][count:]
-            self.blocked_ns = time.monotonic_ns()
-            self.link.when_writable(self._writable)
+            if count < sum(map(len, buffers)):
+                self.blocked_ns = time.monotonic_ns()
+                self.link.when_writable(self._writable)
+            while count and count >= len(self._outbox[0]):
+                count -= len(self._outbox.popleft())
+            if count:
+                self._outbox[0] = self._outbox[0][count:]
 
     def _writable(self) -> None:
         self.blocked_ns = 0
@@ -123,11 +129,12 @@ class Session:
         assert self.offer is not None  # has_work said so
         frames = self._pick(burst_bytes)
         if frames:
-            size = frames[-1].end - frames[0].start
-            self._outbox.append(frames[0].blob[frames[0].start : frames[-1].end])
             for frame in frames:
-                self.side.page_sent(frame.end - frame.start)
-            payload = size - 24 * len(frames)
+                self._outbox.append(frame.header)
+                self._outbox.append(frame.payload)
+                self.side.page_sent(frame.size)
+            size = sum(frame.size for frame in frames)
+            payload = sum(len(frame.payload) for frame in frames)
             self._pages_sent += len(frames)
             self._payload_sent += payload
             self.offer.note(self.plane, size, payload, len(frames), time.monotonic_ns())
@@ -138,26 +145,20 @@ class Session:
         return sum(len(data) for data in self._outbox)
 
     def _pick(self, burst_bytes: int) -> list[Frame]:
-        """The next frames that lie one behind the other: at least one, unless nothing is there."""
+        """The next frames, as many as burst and credit allow: at least one, unless nothing is there."""
         assert self.offer is not None  # has_work said so
         if self._again:
             return [self._again.popleft()]
-        self._skip_held()
-        frames: list[Frame] = []
-        credit = self.side.credit_left
+        room_bytes = min(burst_bytes, self.side.credit_left)
         held = self.offer.frames.get(self.plane, ())
-        for at in range(self.cursor, len(held)):
-            frame = held[at]
-            if frames and not self._follows(frames, frame, min(burst_bytes, credit)):
-                break
-            frames.append(frame)
-        self.cursor += len(frames)
+        frames: list[Frame] = []
+        while self.cursor < len(held) and room_bytes > 0:
+            frame = held[self.cursor]
+            self.cursor += 1
+            if not self._is_held(frame):
+                frames.append(frame)
+                room_bytes -= frame.size
         return frames
-
-    def _follows(self, frames: list[Frame], frame: Frame, room_bytes: int) -> bool:
-        fits = frame.end - frames[0].start <= room_bytes
-        adjacent = frame.blob is frames[-1].blob and frame.start == frames[-1].end
-        return fits and adjacent and not self._is_held(frame)
 
     def _skip_held(self) -> None:
         assert self.offer is not None  # has_work said so

@@ -8,7 +8,7 @@ residual already handed over cannot delay an anchor by much; bytes in flight are
 import asyncio
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lynx.codec.interface import Plane
@@ -80,9 +80,9 @@ class TcpLink:
         priority = options.anchor_priority if anchor else options.residual_priority
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, priority)
 
-    def try_send(self, data: memoryview) -> int:
+    def try_send(self, data: Sequence[memoryview]) -> int:
         try:
-            return self._sock.send(data)
+            return self._sock.sendmsg(data)
         except (BlockingIOError, InterruptedError):
             return 0
 

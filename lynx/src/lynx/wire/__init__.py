@@ -1,5 +1,6 @@
 """The wire of Lynx, sans-IO: bytes in, events out. Specified in docs/wire.md; knows no torch, no asyncio."""
 
+from lynx.wire.chunks import Chunks
 from lynx.wire.frames import checksum, page_header
 from lynx.wire.intake import WrongVersionError
 from lynx.wire.messages import (
@@ -21,6 +22,7 @@ __all__ = [
     "Again",
     "Buffer",
     "Cancel",
+    "Chunks",
     "Code",
     "ConsumerSide",
     "Credit",

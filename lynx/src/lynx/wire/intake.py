@@ -6,11 +6,14 @@ incomplete frame at a chunk's end is copied, into the next chunk. At most one in
 and its length was checked against its kind's bound first.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from lynx.codec.interface import Plane
 from lynx.errors import ProtocolError
 from lynx.wire.frames import FRAME, MAGIC, MAX_BODY, PREFACE, VERSION, Kind
+
+Lease = Callable[[int], memoryview]
+"""Gives a writable view of at least so many bytes."""
 
 _KINDS = {int(kind): kind for kind in Kind}
 _PLANES = tuple(Plane)
@@ -25,13 +28,15 @@ class Intake:
 
     Args:
         allowed: kinds that the peer may send at all.
-        chunk_bytes: size of a fresh chunk.
+        chunk_bytes: least size of a fresh chunk.
+        lease: where chunks come from.
     """
 
-    def __init__(self, allowed: Collection[Kind], chunk_bytes: int) -> None:
+    def __init__(self, allowed: Collection[Kind], chunk_bytes: int, lease: Lease) -> None:
         self._bounds = {kind: MAX_BODY[kind] for kind in allowed}
         self._chunk_bytes = chunk_bytes
-        self._chunk = memoryview(bytearray(chunk_bytes))
+        self._lease = lease
+        self._chunk = lease(chunk_bytes)
         self._start = 0
         self._end = 0
         self._greeted = False
@@ -54,7 +59,7 @@ class Intake:
         """Where the next received bytes go; never empty."""
         needed = self._frame_bytes()
         if self._start + needed > len(self._chunk) or self._end == len(self._chunk):
-            chunk = memoryview(bytearray(max(self._chunk_bytes, needed)))
+            chunk = self._lease(max(self._chunk_bytes, needed))
             held = self.pending_bytes
             chunk[:held] = self._chunk[self._start : self._end]
             self._chunk, self._start, self._end = chunk, 0, held

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from lynx.codec.interface import Plane
 from lynx.errors import ProtocolError
 from lynx.wire.frames import FRAME, PAGE_BODY, PREFACE, Kind, checksum, decode, encode, kind_of
-from lynx.wire.intake import Intake
+from lynx.wire.intake import Intake, Lease
 from lynx.wire.messages import Again, Cancel, Credit, Done, End, Failure, Hello, Manifest, Message, Resume
 
 Table = dict[tuple[str, Kind], str]
@@ -68,6 +68,11 @@ ConsumerEvent = Manifest | Pages | Damaged | End | Failure
 ProducerEvent = Hello | Resume | Credit | Again | Done | Cancel | Failure
 
 
+def fresh(size: int) -> memoryview:
+    """Memory that was never used before."""
+    return memoryview(bytearray(size))
+
+
 def _step(table: Table, who: str, state: str, kind: Kind) -> str:
     try:
         return table[state, kind]
@@ -80,12 +85,13 @@ class ConsumerSide:
 
     Args:
         hello, resume: how the connection opens.
+        lease: where memory for received bytes comes from.
     """
 
-    def __init__(self, hello: Hello, resume: Resume) -> None:
+    def __init__(self, hello: Hello, resume: Resume, lease: Lease = fresh) -> None:
         self._hello = hello
         self._resume = resume
-        self._intake = Intake(PRODUCER_KINDS, CONSUMER_CHUNK_BYTES)
+        self._intake = Intake(PRODUCER_KINDS, CONSUMER_CHUNK_BYTES, lease)
         self._mine = "opening"
         self._theirs = "silent"
         self._limit = hello.credit
@@ -213,7 +219,7 @@ class ProducerSide:
     """A producer's end of one connection."""
 
     def __init__(self) -> None:
-        self._intake = Intake(CONSUMER_KINDS, PRODUCER_CHUNK_BYTES)
+        self._intake = Intake(CONSUMER_KINDS, PRODUCER_CHUNK_BYTES, fresh)
         self._mine = "silent"
         self._theirs = "opening"
         self._greeted = False
