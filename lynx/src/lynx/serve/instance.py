@@ -84,7 +84,7 @@ async def _serve(config: InstanceConfig, listener: socket.socket) -> None:
             app, sock=listener, host=host, port=port, log_level="warning", access_log=False
         )
     finally:
-        engine.shutdown()
+        engine.shutdown(timeout=engine.vllm_config.shutdown_timeout)
     await stopped
 
 
@@ -96,8 +96,13 @@ def _engine(config: InstanceConfig) -> Any:
     from lynx.vllm.front import DraftingEngine
 
     args = prefill_args(config) if config.role == "prefill" else decode_args(config)
+    try:
+        engine_config = args.create_engine_config()
+    except (ValueError, OSError) as error:
+        reason = str(error).strip().splitlines()[-1 if isinstance(error, OSError) else 0]
+        raise BadInput(f"the engine cannot serve {config.model} as configured: {reason}") from error
     kind = AsyncLLM if config.role == "prefill" else DraftingEngine
-    return kind.from_vllm_config(args.create_engine_config())
+    return kind.from_vllm_config(engine_config)
 
 
 def _front_arguments(config: InstanceConfig) -> Namespace:
