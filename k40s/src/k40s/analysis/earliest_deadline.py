@@ -10,7 +10,16 @@ spent, demand that is exact for the first jobs of each task and linear after the
 
 from collections.abc import Sequence
 
-from k40s.analysis.load import DEFAULT_EFFORT, SHARE_BITS, Effort, EffortSpent, long_run, share_down, share_up
+from k40s.analysis.load import (
+    DEFAULT_EFFORT,
+    SHARE_BITS,
+    Effort,
+    EffortSpent,
+    common_cycle,
+    long_run,
+    share_down,
+    share_up,
+)
 from k40s.analysis.supply import WHOLE_CORE, Supply
 from k40s.analysis.task import Task
 from k40s.analysis.verdict import Bound, Excess, Proved, Refuted, Undecided, Verdict
@@ -47,75 +56,104 @@ def earliest_deadline_first(
     return Refuted(excess) if supply.is_exact else Undecided(f"by a bound that is not exact: {excess}")
 
 
+_Row = tuple[int, int, int]
+"""D - J, T and C of a task: what demand is made of."""
+
+
 def demand_ns(tasks: Sequence[Task], window_ns: int) -> int:
-    """Most that can be both released and due within a window: job k of a task is due D - J + k * T after
-    release.
-    """
+    """Most that can be both released and due in a window: job k is due D - J + k * T after its release."""
+    return _demand(_rows(tasks), window_ns)
+
+
+def _rows(tasks: Sequence[Task]) -> list[_Row]:
+    return [(task.effective_deadline_ns, task.period_ns, task.wcet_ns) for task in tasks]
+
+
+def _demand(rows: Sequence[_Row], window_ns: int) -> int:
     return sum(
-        task.wcet_ns * (1 + (window_ns - task.effective_deadline_ns) // task.period_ns)
-        for task in tasks
-        if task.effective_deadline_ns <= window_ns
+        wcet * (1 + (window_ns - deadline) // period)
+        for deadline, period, wcet in rows
+        if deadline <= window_ns
     )
 
 
-def _excess(tasks: Sequence[Task], supply: Supply, effort: int) -> Excess | None:
-    """A window whose demand exceeds the supply, found from the longest that matters downwards. Raises
-    EffortSpent.
-    """
-    meter = Effort(effort)
-    if any(task.effective_deadline_ns <= 0 for task in tasks):
-        return Excess(0, demand_ns(tasks, 0), 0)
-    window_ns = _due_by(tasks, _longest_window(tasks, supply, meter))
-    while window_ns > 0:
-        meter.spend(2 * len(tasks))
-        need_ns = demand_ns(tasks, window_ns)
-        supplied_ns = supply.supplied_ns(window_ns)
-        if need_ns > supplied_ns:
-            return Excess(window_ns, need_ns, supplied_ns)
-        # every window from here up to window_ns is supplied with need_ns, and demands no more
-        enough_ns = supply.window_ns(need_ns)
-        window_ns = enough_ns if enough_ns < window_ns else _due_by(tasks, window_ns - 1)
-    return None
-
-
-def _due_by(tasks: Sequence[Task], window_ns: int) -> int:
+def _due_by(rows: Sequence[_Row], window_ns: int) -> int:
     """Latest due time of any job at or before the end of the window; 0 where there is none."""
     return max(
         (
-            window_ns - (window_ns - task.effective_deadline_ns) % task.period_ns
-            for task in tasks
-            if task.effective_deadline_ns <= window_ns
+            window_ns - (window_ns - deadline) % period
+            for deadline, period, _ in rows
+            if deadline <= window_ns
         ),
         default=0,
     )
 
 
-def _longest_window(tasks: Sequence[Task], supply: Supply, meter: Effort) -> int:
-    """A length beyond which no first excess lies: the shorter of the linear bound and the busy window.
+def _excess(tasks: Sequence[Task], supply: Supply, effort: int) -> Excess | None:
+    """A window with more demand than supply, searched from the longest that matters. Raises EffortSpent."""
+    meter = Effort(effort)
+    rows = _rows(tasks)
+    if any(deadline <= 0 for deadline, _, _ in rows):
+        return Excess(0, _demand(rows, 0), 0)
+    window_ns = _due_by(rows, _longest_window(tasks, supply, meter))
+    while window_ns > 0:
+        meter.spend(2 * len(rows))
+        need_ns = _demand(rows, window_ns)
+        supplied_ns = supply.supplied_ns(window_ns)
+        if need_ns > supplied_ns:
+            return Excess(window_ns, need_ns, supplied_ns)
+        # every window from here up to window_ns is supplied with need_ns, and demands no more
+        enough_ns = supply.window_ns(need_ns)
+        window_ns = enough_ns if enough_ns < window_ns else _due_by(rows, window_ns - 1)
+    return None
 
-    Raises EffortSpent when neither is found in a quarter of the effort.
+
+def _longest_window(tasks: Sequence[Task], supply: Supply, meter: Effort) -> int:
+    """A length beyond which no first excess lies: the linear bound, a common cycle or the busy window.
+
+    Beyond the last first deadline and the gap, a window longer by a common cycle of the periods has demand
+    and supply grow by utilisation and rate times the cycle, so the shorter window shows an excess as well.
+    Raises EffortSpent when none of the three is found.
     """
-    rate = supply.rate
-    spare = share_down(rate.numerator, rate.denominator) - sum(
-        share_up(t.wcet_ns, t.period_ns) for t in tasks
-    )
-    ahead = sum(
-        share_up(t.wcet_ns * max(0, t.period_ns - t.effective_deadline_ns), t.period_ns) for t in tasks
-    ) + share_up(supply.gap_ns * rate.numerator, rate.denominator)
-    linear_ns = ahead // spare if spare > 0 else None
+    known = [
+        bound_ns
+        for bound_ns in (_linear_window(tasks, supply), _cyclic_window(tasks, supply))
+        if bound_ns is not None
+    ]
+    known_ns = min(known) if known else None
     try:
-        busy_ns = _busy_window(tasks, supply, Effort(meter.left // 4), linear_ns)
+        busy_ns = _busy_window(tasks, supply, Effort(meter.left // 4), known_ns)
     except EffortSpent:
-        if linear_ns is None:
+        if known_ns is None:
             raise
-        return linear_ns
-    return busy_ns if linear_ns is None else min(busy_ns, linear_ns)
+        return known_ns
+    return busy_ns if known_ns is None else min(busy_ns, known_ns)
+
+
+def _linear_window(tasks: Sequence[Task], supply: Supply) -> int | None:
+    """Where the lines above the demand and below the supply meet; None at full utilisation."""
+    rate = supply.rate
+    spare = share_down(rate.numerator, rate.denominator)
+    spare -= sum(share_up(task.wcet_ns, task.period_ns) for task in tasks)
+    if spare <= 0:
+        return None
+    ahead = share_up(supply.gap_ns * rate.numerator, rate.denominator)
+    for deadline, period, wcet in _rows(tasks):
+        ahead += share_up(wcet * max(0, period - deadline), period)
+    return ahead // spare
+
+
+def _cyclic_window(tasks: Sequence[Task], supply: Supply) -> int | None:
+    cycle_ns: int | None = supply.cycle_ns
+    for task in tasks:
+        cycle_ns = common_cycle(cycle_ns, task.period_ns)
+    if cycle_ns is None:
+        return None
+    return cycle_ns + max(supply.gap_ns, *(task.effective_deadline_ns for task in tasks))
 
 
 def _busy_window(tasks: Sequence[Task], supply: Supply, meter: Effort, enough_ns: int | None) -> int:
-    """Longest time from a simultaneous release until all that was released is done; stops once past
-    `enough_ns`.
-    """
+    """Longest time until all that was released is done, from a simultaneous release; stops past `enough_ns`."""
     window_ns = supply.window_ns(sum(task.wcet_ns for task in tasks))
     while enough_ns is None or window_ns < enough_ns:
         meter.spend(len(tasks))

@@ -10,7 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, groupby
 
-from k40s.analysis.load import DEFAULT_EFFORT, SHARE_BITS, Effort, EffortSpent, long_run, share_down, share_up
+from k40s.analysis.load import (
+    DEFAULT_EFFORT,
+    SHARE_BITS,
+    Effort,
+    EffortSpent,
+    common_cycle,
+    long_run,
+    share_down,
+    share_up,
+)
 from k40s.analysis.supply import WHOLE_CORE, Supply
 from k40s.analysis.task import Task
 from k40s.analysis.verdict import Bound, DeadlineMiss, Proved, Refuted, Undecided, Verdict
@@ -35,7 +44,7 @@ def fixed_priority(
         return load
     meter = Effort(effort)
     bounds: dict[int, Bound] = {}
-    for level in _levels(tasks):
+    for level in _levels(tasks, supply):
         bound = _judge(level, supply, meter)
         if not isinstance(bound, Bound):
             return bound
@@ -51,7 +60,7 @@ def fixed_priority_of(
     load = long_run(sharing, supply)
     if not isinstance(load, Proved):
         return load
-    level = next(level for level in _levels(tasks) if level.index == index)
+    level = next(level for level in _levels(tasks, supply) if level.index == index)
     bound = _judge(level, supply, Effort(effort))
     return Proved((bound,)) if isinstance(bound, Bound) else bound
 
@@ -99,26 +108,35 @@ class _Level:
     task: Task
     sharing: Sequence[Task]
     """The task and its rivals."""
+    cycle_ns: int | None
+    """A time after which their periods and the supply's repeat, None where it is too long to matter."""
     share_down: int
     share_up: int
     carried_down: int
     carried_up: int
 
 
-def _levels(tasks: Sequence[Task]) -> Iterator[_Level]:
+def _levels(tasks: Sequence[Task], supply: Supply) -> Iterator[_Level]:
     """Each task with its rivals, highest priority first."""
     order = sorted(range(len(tasks)), key=lambda index: -tasks[index].priority)
     by_priority = [tasks[index] for index in order]
     sums = [0, 0, 0, 0]
     placed = 0
+    cycle_ns: int | None = supply.cycle_ns
     for _, peers in groupby(order, key=lambda index: tasks[index].priority):
         group = [(index, _scaled(tasks[index])) for index in peers]
         sums = [total + sum(own[part] for _, own in group) for part, total in enumerate(sums)]
         placed += len(group)
+        for index, _ in group:
+            cycle_ns = common_cycle(cycle_ns, tasks[index].period_ns)
         sharing = by_priority if placed == len(by_priority) else by_priority[:placed]
         for index, own in group:
             yield _Level(
-                index, tasks[index], sharing, *(total - part for total, part in zip(sums, own, strict=True))
+                index,
+                tasks[index],
+                sharing,
+                cycle_ns,
+                *(total - part for total, part in zip(sums, own, strict=True)),
             )
 
 
@@ -137,7 +155,9 @@ def _worst_response(level: _Level, supply: Supply, meter: Effort) -> _Worst:
     """Largest response over the jobs of the longest busy window, or the first one found to be late.
 
     Job q arrives at q * T - J; the window ends with the first job that completes before the next one is
-    released. Raises EffortSpent.
+    released. A window without end (jitter or a gap at full utilisation) need not be followed beyond a common
+    cycle of all periods: whatever ends at w has a successor, a cycle later, that ends at w + cycle or before.
+    Raises EffortSpent.
     """
     task = level.task
     worst = _Worst(0, 0)
@@ -149,6 +169,8 @@ def _worst_response(level: _Level, supply: Supply, meter: Effort) -> _Worst:
         if finish_ns - arrival_ns > worst.response_ns:
             worst = _Worst(finish_ns - arrival_ns, due_ns)
         if finish_ns > due_ns or finish_ns <= arrival_ns + task.period_ns:
+            return worst
+        if level.cycle_ns is not None and (job + 1) * task.period_ns >= level.cycle_ns:
             return worst
     raise AssertionError("unreachable: count() does not end")
 

@@ -7,6 +7,7 @@ no scheduler.
 
 from collections.abc import Sequence
 from fractions import Fraction
+from math import lcm
 
 from k40s.analysis.supply import Supply
 from k40s.analysis.task import Task
@@ -19,6 +20,9 @@ DEFAULT_EFFORT = 400_000
 """Recurrence terms that one test may evaluate before it settles for its linear bound: some tens of
 milliseconds.
 """
+
+LONGEST_CYCLE_NS = 1 << 96
+"""Common multiples of periods above this are not followed: no effort would reach their end."""
 
 _EXACT_BITS = 20_000
 """Longest common denominator that is still summed exactly."""
@@ -51,6 +55,14 @@ def share_down(amount: int, of: int) -> int:
 def share_up(amount: int, of: int) -> int:
     """`amount / of`, scaled, rounded up."""
     return -(-(amount << SHARE_BITS) // of)
+
+
+def common_cycle(cycle_ns: int | None, period_ns: int) -> int | None:
+    """Least common multiple, None once it is too long to be worth knowing."""
+    if cycle_ns is None:
+        return None
+    longer_ns = lcm(cycle_ns, period_ns)
+    return longer_ns if longer_ns <= LONGEST_CYCLE_NS else None
 
 
 def utilisation(tasks: Sequence[Task]) -> Fraction:

@@ -14,7 +14,7 @@ budgets: Burns and Baruah, WMC 2013 (AMC); Liu, Spasic, Guan, Chen, Liu, Stefano
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from k40s.analysis.earliest_deadline import earliest_deadline_first
 from k40s.analysis.fixed_priority import fixed_priority, fixed_priority_of
@@ -127,8 +127,6 @@ def _response_over_change(
 
 class TestOfOne(Protocol):
     """A test of one task among the others: `fixed_priority_of` or `amc_rtb_of`."""
-
-    __test__: ClassVar[bool] = False  # the name is the field's; pytest must not collect it
 
     def __call__(self, tasks: Sequence[Task], index: int, supply: Supply = ...) -> Verdict: ...
 

@@ -6,7 +6,7 @@ Searches over whole verdicts of the tests, so whatever it returns is `Proved`. K
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from k40s.analysis.load import utilisation
 from k40s.analysis.supply import Linear, Server, ServerKind, Supply
@@ -20,8 +20,6 @@ LEAST_PERIOD_NS = 100_000
 
 class Test(Protocol):
     """An admission test: `fixed_priority`, `earliest_deadline_first` or `amc_rtb`."""
-
-    __test__: ClassVar[bool] = False  # the name is the field's; pytest must not collect it
 
     def __call__(self, tasks: Sequence[Task], supply: Supply = ...) -> Verdict: ...
 

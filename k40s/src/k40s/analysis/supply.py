@@ -28,6 +28,11 @@ class Supply(Protocol):
         ...
 
     @property
+    def cycle_ns(self) -> int:
+        """Beyond the gap, windows longer by this are supplied with exactly rate * cycle more."""
+        ...
+
+    @property
     def is_exact(self) -> bool:
         """Whether `supplied_ns` is what the worst legal supply really gives, so that a miss against it is a
         miss.
@@ -49,6 +54,7 @@ class WholeCore:
 
     rate = Fraction(1)
     gap_ns = 0
+    cycle_ns = 1
     is_exact = True
 
     def supplied_ns(self, window_ns: int) -> int:
@@ -103,6 +109,10 @@ class Server:
         return self.kind.value * (self.period_ns - self.budget_ns)
 
     @property
+    def cycle_ns(self) -> int:
+        return self.period_ns
+
+    @property
     def is_exact(self) -> bool:
         return True
 
@@ -136,6 +146,10 @@ class Linear:
     @property
     def gap_ns(self) -> int:
         return self.server.gap_ns
+
+    @property
+    def cycle_ns(self) -> int:
+        return self.server.period_ns
 
     @property
     def is_exact(self) -> bool:
