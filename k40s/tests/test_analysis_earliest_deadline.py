@@ -168,7 +168,9 @@ def test_demand_by_hand() -> None:
 
 
 def test_jitter_brings_deadlines_closer() -> None:
-    """A job released 3 after its arrival has 7 left, enough for b's 4 and its own 3; released 4 after it has 6."""
+    """A job released 3 after its arrival has 7 left, enough for b's 4 and its own 3; released 4 after it has
+    6.
+    """
     tasks = [plain("a", 10, 10, 3, jitter_ns=3), plain("b", 10, 6, 4)]
     assert isinstance(earliest_deadline_first(tasks), Proved)
     later = [replace(tasks[0], jitter_ns=4), tasks[1]]
