@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -37,6 +37,8 @@ _NOT_RELAYED = frozenset(
         "transfer-encoding", "upgrade", "host", "content-length", "accept-encoding", "date", "server",
     )
 )  # fmt: skip
+_CLIENT_GONE = 499
+"""What books and metrics call it; nobody is there to read it."""
 _RECORDS = 1024
 _ATTEMPTS = 2
 """A request that ends its engine must not be carried from one engine to the next until none is left."""
@@ -117,6 +119,7 @@ class Router:
         self._records: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
         get, post = ["GET"], ["POST"]
+        every = [*get, *post, "PUT", "PATCH", "DELETE", "OPTIONS"]
         self.app = Starlette(
             routes=[
                 Route("/health", self._health, methods=get),
@@ -125,9 +128,10 @@ class Router:
                 Route("/lynx/instances", self._instances, methods=get),
                 Route("/v1/chat/completions", self._generate, methods=post),
                 Route("/v1/completions", self._generate, methods=post),
-                Route("/lynx/{rest:path}", self._nothing_here, methods=None),
-                Route("/{rest:path}", self._pass_on, methods=None),
+                Route("/lynx/{rest:path}", self._nothing_here, methods=every),
+                Route("/{rest:path}", self._pass_on, methods=every),
             ],
+            exception_handlers={Exception: _unforeseen},
             lifespan=self._lifespan,
         )
 
@@ -191,7 +195,7 @@ class Router:
         """
         lost: list[Instance] = []
         attempts = 0
-        error = _Lost(HTTPStatus.SERVICE_UNAVAILABLE, self._nobody())
+        error: _Lost | None = None
         while attempts < _ATTEMPTS:
             decode = self.pool.choose("decode", lost) if split else None
             instance = decode or self.pool.choose_whole(lost)
@@ -199,7 +203,7 @@ class Router:
                 break
             try:
                 if split and decode:
-                    return await self._split(asked, split, decode, attempts)
+                    return await self._split(asked, split, decode, len(lost))
                 asked.record["whole"] = instance.url
                 return await self._relay(asked, instance, raw)
             except _Lost as trouble:
@@ -209,6 +213,8 @@ class Router:
             self._lost(asked, instance, error)
             if error.status == HTTPStatus.GATEWAY_TIMEOUT:
                 break
+        if error is None or attempts == 0:
+            return _error(HTTPStatus.SERVICE_UNAVAILABLE, self._nobody())
         return _error(error.status, str(error))
 
     async def _split(self, asked: _Asked, split: Split, decode: Instance, attempt: int) -> Response:
@@ -467,7 +473,7 @@ async def _unless_gone(request: Request, answer: Awaitable[Response]) -> Respons
     try:
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
-            raise ClientDisconnect
+            return Response(status_code=_CLIENT_GONE)
         return work.result()
     finally:
         for task in (work, gone):
@@ -491,6 +497,11 @@ def _shipped(response: httpx.Response, record: dict[str, Any]) -> Mapping[str, A
         return None
     record["shipped"] = lynx
     return lynx
+
+
+async def _unforeseen(_: Request, error: Exception) -> Response:
+    """A fault of the router's own still is an answer; the server logs the traceback."""
+    return _error(HTTPStatus.INTERNAL_SERVER_ERROR, f"the router failed ({type(error).__name__}); ask again")
 
 
 def http_client() -> httpx.AsyncClient:
