@@ -45,12 +45,13 @@ LEAST_QUOTA_US = 1000
 POLL_S = 0.005
 RELEASE_PATIENCE_S = 1.0
 KILL_PATIENCE_S = 10.0
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})?")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Which container: level `"HI" | "LO" | "NO"`, job, container. The last two are DNS labels."""
+    """Which container: level `"HI" | "LO" | "NO"`, job, container. The last two are DNS labels, or two with a dot."""
 
     level: str
     job: str
@@ -85,6 +86,7 @@ class Reservation:
     budget: RtBudget | None = None
     policy: Policy = FAIR
     cpu_milli: int | None = None
+    weight_milli: int = 1000
     memory_bytes: int | None = None
     pids_most: int = 256
     schemata: tuple[tuple[str, str], ...] = ()
@@ -146,6 +148,7 @@ class Machine:
             files.make(controller, group)
         level_group = f"{files.root}/{address.level}"
         files.write(Controller.CPU, level_group, "cpu.shares", str(CPU_SHARES[address.level]))
+        files.write(Controller.CPU, group, "cpu.shares", str(max(2, wants.weight_milli * 1024 // 1000)))
         if wants.cores:
             files.write(Controller.CPUSET, group, "cpuset.cpus", ",".join(map(str, sorted(wants.cores))))
         if wants.memory_bytes is not None:
