@@ -89,11 +89,11 @@ def page_header(plane: Plane, page: int, payload: Buffer) -> bytes:
     """The 24 bytes that precede ``payload`` on the wire.
 
     Raises:
-        BadInput: the payload is empty or longer than 16 MiB.
+        BadInput: the payload is longer than 16 MiB.
     """
     size = len(payload)
-    if not 1 <= size <= MAX_PAYLOAD_BYTES:
-        raise BadInput(f"payload of page {page} has {size} bytes; it must have 1 to {MAX_PAYLOAD_BYTES}")
+    if size > MAX_PAYLOAD_BYTES:
+        raise BadInput(f"payload of page {page} has {size} bytes; send at most {MAX_PAYLOAD_BYTES}")
     return PAGE.pack(Kind.PAGE, plane, 0, size + 16, page, size, checksum(plane, page, payload))
 
 

@@ -157,7 +157,8 @@ class ConsumerSide:
 
     def missing(self) -> Iterator[int]:
         """Pages not held. Only after the manifest."""
-        pages = self._manifest.pages if self._manifest else 0
+        manifest = self._manifest
+        pages = manifest.pages if manifest and self._hello.plane in manifest.planes else 0
         return (page for page in range(pages) if not self._held[page >> 3] >> (page & 7) & 1)
 
     def _control(self, kind: Kind, plane: Plane, body: memoryview) -> ConsumerEvent:
@@ -184,12 +185,12 @@ class ConsumerSide:
     def _page(self, plane: Plane, body: memoryview) -> tuple[int, memoryview, bool]:
         self._theirs = _step(PRODUCER, "producer", self._theirs, Kind.PAGE)
         self._own_plane(plane)
-        if len(body) <= PAGE_BODY.size:
-            raise ProtocolError(f"PAGE frame: {len(body)} bytes leave no payload; it is malformed")
+        if len(body) < PAGE_BODY.size:
+            raise ProtocolError(f"PAGE frame: {len(body)} bytes are less than its header; it is malformed")
         page, size, seal = PAGE_BODY.unpack_from(body)
         payload = body[PAGE_BODY.size :]
         assert self._manifest is not None  # the table let PAGE through, so MANIFEST came
-        if size != len(payload) or page >= self._manifest.pages:
+        if size != len(payload) or page >= self._manifest.pages or plane not in self._manifest.planes:
             raise ProtocolError(f"PAGE frame: page {page} of {size} bytes is impossible; it is malformed")
         if self.page_frame_bytes >= self._limit:
             raise ProtocolError(f"PAGE frame: the credit of {self._limit} bytes was used up before it")
