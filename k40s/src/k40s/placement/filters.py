@@ -13,7 +13,7 @@ from k40s.api.level import Level
 from k40s.placement import snapshot as rows
 from k40s.placement.demand import Demand
 from k40s.placement.reservation import NotSized
-from k40s.placement.snapshot import PPB, Snapshot, Table
+from k40s.placement.snapshot import Snapshot, Table, served_milli
 
 Mask = npt.NDArray[np.bool_]
 
@@ -87,12 +87,11 @@ def _by_class(snapshot: Snapshot, demand: Demand) -> tuple[Table, Table, Mask, T
                 sized[here] = False
                 request[here] = limit[here] = 0
                 continue
-            shares = [reservation.share for _, reservation in reservations]
-            served = -(-sum(shares) * 1000 // 1)
+            served = served_milli(held for _, held in reservations)
             request[here] = max(demand.request.cpu_milli, served)
             capped = table[rows.CAP_CPU][here] if demand.limit_cpu_milli is None else demand.limit_cpu_milli
             limit[here] = np.maximum(capped, served)
-            needs[here] = max((share.numerator * PPB // share.denominator for share in shares), default=0)
+            needs[here] = max((held.share_ppb for _, held in reservations), default=0)
     return request, limit, sized, needs
 
 

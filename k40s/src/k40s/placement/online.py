@@ -12,7 +12,7 @@ import numpy as np
 
 from k40s.analysis.verdict import Proved, Verdict
 from k40s.api.job import RedundancyMode
-from k40s.assurance.score import MOST_MILLIPOINTS
+from k40s.assurance.score import MOST_MILLIPOINTS, millipoints_for
 from k40s.placement import links, why
 from k40s.placement.core import core_verdict
 from k40s.placement.demand import Demand
@@ -67,16 +67,34 @@ def _ranked(nodes: View, scorer: Scorer) -> list[int]:
 def _single(
     snapshot: Snapshot, demand: Demand, nodes: View, candidates: Sequence[int], scorer: Scorer
 ) -> Placement | Refusal:
-    theta = demand.redundancy.theta
+    least = millipoints_for(demand.redundancy.theta)
+    full: set[tuple[object, ...]] = set()  # what was on the cores of nodes that could not take it
     for at in candidates:
-        if Fraction(int(nodes.millipoints_after[at]), MOST_MILLIPOINTS) < theta:
+        if nodes.millipoints_after[at] < least:
             continue
-        seat = seat_on(snapshot, at, demand, scorer)
-        if seat is not None:
+        alike = _alike(snapshot, at, demand)
+        seat = None if alike in full else seat_on(snapshot, at, demand, scorer)
+        if seat is None:
+            full.add(alike)
+        else:
             placement = Placement(demand.job, (seat,))
             if isinstance(links_verdict(snapshot, demand, placement), Proved):
                 return placement
     return Refusal(demand, snapshot, f"{demand.job}: none of {len(snapshot.nodes)} nodes can take it")
+
+
+def _alike(snapshot: Snapshot, at: int, demand: Demand) -> tuple[object, ...]:
+    """Equal for nodes that have a seat for the job or have none together."""
+    node, occupancy = snapshot.nodes[at], snapshot.occupied[at]
+    fits = why.has_labels_and_devices(node, occupancy, demand)
+    return (
+        fits,
+        node.node_class,
+        node.wakeup_ns,
+        node.share.numerator,
+        node.share.denominator,
+        occupancy.cores,
+    )
 
 
 def _replicated(
@@ -134,11 +152,16 @@ def _proved_cores(
     """Cores that are proved with one reservation more, in the scorer's order."""
     order = list(range(len(cores)))
     if scorer.cores != "first":
-        taken = [sum((held.share for held in core), Fraction(0)) for core in cores]
+        taken = [sum(held.share_ppb for held in core) for core in cores]
         order.sort(key=lambda core: taken[core] if scorer.cores == "emptiest" else -taken[core])
+    refused: set[tuple[Reservation, ...]] = set()
     for core in order:
+        if cores[core] in refused:
+            continue
         if isinstance(core_verdict((*cores[core], reservation), node.share), Proved):
             yield core
+        else:
+            refused.add(cores[core])
 
 
 def links_verdict(snapshot: Snapshot, demand: Demand, placement: Placement) -> Verdict:

@@ -102,11 +102,10 @@ class Reservation:
     """Kernel priority (SCHED_FIFO, 1 to 98) of each `fifo` task."""
     serial: int
     """In order of making: sorts reservations the same way in every run."""
-
-    @property
-    def share(self) -> Fraction:
-        """Largest share of a core that all of it takes."""
-        return sum((server.share for server in self.servers), Fraction(0))
+    share: Fraction
+    """Largest share of a core that all of it takes."""
+    share_ppb: int
+    """The same in parts per thousand million, rounded down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +145,10 @@ def reserve_for(tasks: tuple[Need, ...], level: api.Level, wakeup_ns: int) -> Re
 
 @lru_cache(maxsize=65_536)
 def _interned(servers: tuple[Server, ...], priorities: tuple[tuple[str, int], ...]) -> Reservation:
-    return Reservation(servers, priorities, next(_SERIALS))
+    share = sum((server.share for server in servers), Fraction(0))
+    return Reservation(
+        servers, priorities, next(_SERIALS), share, share.numerator * 10**9 // share.denominator
+    )
 
 
 def _own_server(task: Need, level: api.Level, wakeup_ns: int) -> Server:

@@ -8,7 +8,6 @@ all nodes at once.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -103,9 +102,9 @@ TRUST, SCALE, FLOOR, READY, CLASS, FREE_PPB, TAKEN_PPB, CORES, WAKEUP = range(14
 ROWS = 23
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All nodes and what is on them. Not slotted: what is derived once is kept."""
+    """All nodes and what is on them."""
 
     nodes: tuple[Node, ...]
     occupied: tuple[Occupancy, ...]
@@ -118,18 +117,10 @@ class Snapshot:
     classes: tuple[str, ...]
     """Node classes; the table holds their index."""
 
-    @cached_property
-    def index(self) -> Mapping[str, int]:
-        """Position of each node by its name."""
-        return {node.name: at for at, node in enumerate(self.nodes)}
-
-    @cached_property
-    def wakeups(self) -> Mapping[str, tuple[int, ...]]:
-        """Wake-up latencies that occur in each class, in nanoseconds."""
-        found: dict[str, set[int]] = {}
-        for node in self.nodes:
-            found.setdefault(node.node_class, set()).add(node.wakeup_ns)
-        return {node_class: tuple(sorted(latencies)) for node_class, latencies in found.items()}
+    index: Mapping[str, int]
+    """Position of each node by its name."""
+    wakeups: Mapping[str, tuple[int, ...]]
+    """Wake-up latencies that occur in each class, in nanoseconds."""
 
     def occupancy(self, node: str) -> Occupancy:
         return self.occupied[self.index[node]]
@@ -152,7 +143,24 @@ def snapshot_of(nodes: Iterable[Node]) -> Snapshot:
     for at, (node, occupancy) in enumerate(zip(given, occupied, strict=True)):
         _fill(table, at, node, occupancy, classes)
     table.setflags(write=False)
-    return Snapshot(given, occupied, {}, {}, {}, table, classes)
+    return Snapshot(
+        nodes=given,
+        occupied=occupied,
+        placed={},
+        flows={},
+        senders={},
+        table=table,
+        classes=classes,
+        index={node.name: at for at, node in enumerate(given)},
+        wakeups=_wakeups(given),
+    )
+
+
+def _wakeups(nodes: Iterable[Node]) -> dict[str, tuple[int, ...]]:
+    found: dict[str, set[int]] = {}
+    for node in nodes:
+        found.setdefault(node.node_class, set()).add(node.wakeup_ns)
+    return {node_class: tuple(sorted(latencies)) for node_class, latencies in found.items()}
 
 
 def with_nodes(snapshot: Snapshot, changed: Iterable[Node]) -> Snapshot:
@@ -172,16 +180,20 @@ def with_nodes(snapshot: Snapshot, changed: Iterable[Node]) -> Snapshot:
         nodes[at] = node
         _fill(table, at, node, snapshot.occupied[at], classes)
     table.setflags(write=False)
-    return replace(snapshot, nodes=tuple(nodes), table=table)
+    wakeups = snapshot.wakeups
+    if any(node.wakeup_ns not in wakeups[node.node_class] for node in nodes):
+        wakeups = _wakeups(nodes)
+    return replace(snapshot, nodes=tuple(nodes), table=table, wakeups=wakeups)
 
 
 def _fill(table: Table, at: int, node: Node, occupancy: Occupancy, classes: tuple[str, ...]) -> None:
     """Writes one node's column."""
     load, used = occupancy.load, occupancy.used
     sums = (load.requests[Level.NO], load.requests[Level.LO], *load.limits)
-    taken = [sum((held.share for held in core), Fraction(0)) for core in occupancy.cores]
-    free = max((node.share - share for share in taken), default=Fraction(0))
-    total = sum(taken, Fraction(0))
+    taken = [sum(held.share_ppb for held in core) for core in occupancy.cores]
+    most = -(-node.share.numerator * PPB // node.share.denominator)
+    # Shares are rounded down and the limit up: what is left only ever rules out what is surely too much.
+    free = max((most - share for share in taken), default=0)
     table[:, at] = (
         *(node.capacity.cpu_milli, node.capacity.memory_bytes, used.cpu_milli, used.memory_bytes),
         *(amounts.cpu_milli for amounts in sums),
@@ -190,7 +202,7 @@ def _fill(table: Table, at: int, node: Node, occupancy: Occupancy, classes: tupl
         -(
             -free.numerator * PPB // free.denominator
         ),  # rounded up: it only ever rules out what is surely too much
-        total.numerator * PPB // total.denominator,
+        sum(taken),
         node.cores,
         node.wakeup_ns,
     )
@@ -208,13 +220,17 @@ def amounts_with(
     demand: Demand, capacity: Amounts, reservations: Iterable[Reservation]
 ) -> tuple[Amounts, Amounts]:
     """As `amounts_on`, for known reservations."""
-    share = sum((reservation.share for reservation in reservations), Fraction(0))
-    served = -(-share.numerator * 1000 // share.denominator)
+    served = served_milli(reservations)
     limit = demand.limit_on(capacity)
     return (
         Amounts(max(demand.request.cpu_milli, served), demand.request.memory_bytes),
         Amounts(max(limit.cpu_milli, served), limit.memory_bytes),
     )
+
+
+def served_milli(reservations: Iterable[Reservation]) -> int:
+    """Thousandths of a core that servers take at most, each rounded up."""
+    return sum(-(-1000 * held.share.numerator // held.share.denominator) for held in reservations)
 
 
 def reserve(snapshot: Snapshot, demand: Demand, placement: Placement) -> Snapshot:
