@@ -5,6 +5,7 @@ from typing import Any
 
 from vllm.config import KVTransferConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from lynx.serve.config import InstanceConfig
 
@@ -65,6 +66,9 @@ def _shared(config: InstanceConfig) -> dict[str, Any]:
         "served_model_name": [config.served_name],
         "dtype": config.dtype,
         "enforce_eager": True,
+        # The worker lives in the engine's process: one process less to start and to hop through. vLLM's CPU platform
+        # would turn the name "uni" into several processes, to set OpenMP up; the class it leaves alone.
+        "distributed_executor_backend": UniProcExecutor,
         "enable_prefix_caching": True,
         "kv_cache_memory_bytes": config.kv_cache_bytes,
         # Whole prompts in one step: a chunk boundary would only delay the first byte.
