@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
 from lynx.codec.interface import Plane
@@ -195,10 +195,10 @@ class MemoryNetwork:
 class _HarmedLink:
     """A link whose received bytes are cut off or flipped at given offsets."""
 
-    def __init__(self, link: Link, cut_at: int | None, flip_at: int | None) -> None:
+    def __init__(self, link: Link, cut_at: int | None, flips: Collection[int]) -> None:
         self._link = link
         self._cut_at = cut_at
-        self._flip_at = flip_at
+        self._flips = flips
         self._received = 0
         self.peer = link.peer
         self.mark = link.mark
@@ -213,8 +213,9 @@ class _HarmedLink:
         if self._cut_at is not None:
             buffer = buffer[: self._cut_at - self._received]
         count = await self._link.recv_into(buffer)
-        if self._flip_at is not None and self._received <= self._flip_at < self._received + count:
-            buffer[self._flip_at - self._received] ^= 0x10
+        for at in self._flips:
+            if self._received <= at < self._received + count:
+                buffer[at - self._received] ^= 0x10
         self._received += count
         return count
 
@@ -225,12 +226,12 @@ class HarmfulNetwork:
     Args:
         inner: the network that is harmed.
         cuts: for each new connection, the number of received bytes after which it breaks; `None`: never.
-        flips: for each new connection, the offset of a received byte in which a bit is flipped; `None`: none.
+        flips: for each new connection, the offsets of received bytes in which a bit is flipped.
             Both may end: later connections are sound.
     """
 
     def __init__(
-        self, inner: Network, *, cuts: Iterable[int | None] = (), flips: Iterable[int | None] = ()
+        self, inner: Network, *, cuts: Iterable[int | None] = (), flips: Iterable[Collection[int]] = ()
     ) -> None:
         self._inner = inner
         self._cuts = iter(cuts)
@@ -241,4 +242,4 @@ class HarmfulNetwork:
 
     async def connect(self, endpoint: Endpoint) -> Link:
         link = await self._inner.connect(endpoint)
-        return _HarmedLink(link, next(self._cuts, None), next(self._flips, None))
+        return _HarmedLink(link, next(self._cuts, None), next(self._flips, ()))

@@ -95,7 +95,8 @@ class Offer:
     def _frame(self, plane: Plane, batch: PageBatch) -> tuple[Frame, ...]:
         frames = []
         for page, payloads in zip(batch.indices, batch.payloads, strict=True):
-            payload = memoryview(payloads[plane]).cast("B")
+            payload = memoryview(payloads[plane])
+            payload = payload.cast("B") if payload.nbytes else memoryview(b"")
             if not 0 <= page < self.manifest.pages or len(payload) > self.manifest.max_payload_bytes:
                 raise BadInput(
                     f"page {page} of {len(payload)} bytes is outside the manifest's"
@@ -162,7 +163,7 @@ class Offer:
         done.add(plane)
         self.active_ns = now_ns
         self.stats[plane] = replace(self.stats[plane], end_ns=now_ns)
-        if done >= set(wanted) & set(self.manifest.planes):
+        if done >= set(wanted):
             self.finished.setdefault(fetch_id, Outcome.DELIVERED)
 
     def end_stats(self, now_ns: int) -> TransferStats:

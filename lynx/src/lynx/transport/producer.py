@@ -24,6 +24,9 @@ from lynx.wire import Again, Cancel, Code, Credit, Done, Failure, Hello, Resume,
 GREETING_S = 10.0
 """How long a connection may take to say what it wants."""
 
+FAREWELL_S = 0.5
+"""How long a closing producer waits for its consumers to read why."""
+
 MAX_SESSIONS = 4096
 MAX_GONE = 4096
 LOOKAHEAD_BYTES = 256 << 20
@@ -66,6 +69,7 @@ class Producer:
         self._own_tasks: list[asyncio.Task[None]] = []
         self._executor: ThreadPoolExecutor | None = None
         self._listener: Listener | None = None
+        self._closing = False
 
     async def listen(self, network: Network, endpoint: Endpoint) -> Endpoint:
         """Start everything; returns where consumers find it. Raises `BadInput`."""
@@ -83,6 +87,7 @@ class Producer:
 
     async def close(self) -> None:
         """End every offer and connection and this producer's own tasks."""
+        self._closing = True
         if self._listener is not None:
             self._listener.close()
         for offer in list(self._offers.values()):
@@ -91,6 +96,8 @@ class Producer:
             session.refuse(Failure(Code.CLOSING, "the producer shuts down; ask another"))
         while self._ended:
             await asyncio.get_running_loop().run_in_executor(self._executor, _nothing)
+        if self._sessions:  # those who listen close as soon as they have read why
+            await asyncio.wait(self._sessions.values(), timeout=FAREWELL_S)
         tasks = [*self._own_tasks, *self._sessions.values()]
         for task in tasks:
             task.cancel()
@@ -126,11 +133,13 @@ class Producer:
 
     def _accept(self, link: Link) -> None:
         session = Session(link, self._changed)
-        if len(self._sessions) >= MAX_SESSIONS:
+        if len(self._sessions) >= MAX_SESSIONS or self._closing:
             link.close()
             return
         task = asyncio.get_running_loop().create_task(self._serve(session))
         self._sessions[session] = task
+        # Not a `finally` in the task: one that is cancelled before its first step would keep its socket.
+        task.add_done_callback(lambda _: self._drop(session))
 
     async def _serve(self, session: Session) -> None:
         try:
@@ -143,11 +152,8 @@ class Producer:
             session.refuse(Failure(Code.MALFORMED, str(error)))
         except OSError:
             pass  # the consumer is gone; it will come back or its offer's hold ends
-        try:
-            if session.refused and not session.broken:
-                await _linger(session)
-        finally:
-            self._drop(session)
+        if session.refused and not session.broken:
+            await _linger(session)
 
     async def _greet(self, session: Session) -> None:
         try:

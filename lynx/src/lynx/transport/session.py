@@ -51,7 +51,9 @@ class Session:
 
     def has_work(self) -> bool:
         """Whether a burst could be made now."""
-        if self.refused or self.broken or self.offer is None or not self.side.may_send:
+        if self.broken:
+            return False
+        if self.refused or self.offer is None or not self.side.may_send:
             return bool(self._outbox)
         if self._outbox or self._again:
             return True
@@ -103,8 +105,9 @@ class Session:
             try:
                 count = self.link.try_send(buffers)
             except OSError:
+                # Not closed here: a CANCEL or DONE that came before the fault is still to be read.
                 self.broken = True
-                self.link.close()
+                self._outbox.clear()
                 return
             if count < sum(map(len, buffers)):
                 self.blocked_ns = time.monotonic_ns()
@@ -131,7 +134,8 @@ class Session:
         if frames:
             for frame in frames:
                 self._outbox.append(frame.header)
-                self._outbox.append(frame.payload)
+                if frame.payload:
+                    self._outbox.append(frame.payload)
                 self.side.page_sent(frame.size)
             size = sum(frame.size for frame in frames)
             payload = sum(len(frame.payload) for frame in frames)
