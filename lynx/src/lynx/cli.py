@@ -23,6 +23,8 @@ from lynx.serve.config import (
     StreamPolicy,
 )
 
+_RESTARTS = 20
+
 app = typer.Typer(
     help="Progressive KV-cache transfer for disaggregated LLM inference.",
     no_args_is_help=True,
@@ -221,9 +223,12 @@ def up(
     )
     with running(config, _say) as lynx:
         _say(f"Ready: {lynx.router}/v1 (model {model.name_of(model_name, path)}); Ctrl-C ends it")
-        while (process := lynx.ended()) is None:
-            time.sleep(0.5)
-        _say(f"{process.name} has ended: {process.last_line}")
+        for _ in range(_RESTARTS):
+            while (process := lynx.ended()) is None:
+                time.sleep(0.5)
+            _say(f"{process.ended}; starting it again, the others serve meanwhile")
+            process.start()
+        _say(f"Processes ended {_RESTARTS} times; giving up")
         raise typer.Exit(1)
 
 

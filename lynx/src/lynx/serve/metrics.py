@@ -46,7 +46,7 @@ class RouterMetrics:
         self._stages.labels("prefill").observe(seconds)
 
     def breakdown(self, record: Mapping[str, Any]) -> None:
-        """Take in one request's breakdown: every ``<stage>_s``, ``bytes`` by plane, drafted, accepted."""
+        """Take in ``lynx.serve.breakdown.stages`` of one request."""
         for name, value in record.items():
             if name.endswith("_s") and isinstance(value, int | float):
                 self._stages.labels(name.removesuffix("_s")).observe(value)

@@ -25,6 +25,7 @@ from starlette.routing import Route
 
 from lynx.errors import BadInput
 from lynx.serve.answer import EventSplitter, error_body, error_event, event_data, lynx_event
+from lynx.serve.breakdown import stages
 from lynx.serve.listener import bind
 from lynx.serve.metrics import RouterMetrics
 from lynx.serve.plan import Api, Body, Opaque, Split, Whole, decode_body, plan, prefill_body
@@ -227,7 +228,8 @@ class Router:
         body = decode_body(split, session, shipped, draft=True, timeout_s=asked.left_s / 2)
         drafts = None
         if split.speculative:
-            drafts = self._drafts(asked, f"{decode.url}/lynx/drafts/{session}", body.get("model"))
+            model = body.get("model") or decode.info.get("model")
+            drafts = self._drafts(asked, f"{decode.url}/lynx/drafts/{session}", model)
         return await self._relay(asked, decode, _encode(body), drafts)
 
     async def _prefill(self, asked: _Asked, split: Split, session: str) -> Mapping[str, Any] | None:
@@ -398,7 +400,9 @@ class Router:
             return
         if isinstance(breakdown, dict):
             record["breakdown"] = breakdown
-            self.metrics.breakdown(breakdown)
+            record["stages"] = [stages(request) for request in breakdown.get("requests", [])]
+            for found in record["stages"]:
+                self.metrics.breakdown(found)
 
     def _nobody(self) -> str:
         troubles = "; ".join(instance.trouble or "" for instance in self.pool.instances)

@@ -66,19 +66,50 @@ class Process:
     Args:
         name: as it is called in messages: ``prefill 0``, ``router``.
         url: base address of its HTTP server.
-        popen: the process.
+        command: what it runs.
         log: file that holds what it wrote.
+        popen: the process as it runs now.
     """
 
     name: str
     url: str
-    popen: "subprocess.Popen[bytes]"
+    command: list[str]
     log: Path
+    popen: "subprocess.Popen[bytes]" = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """Run it, again if it has ended."""
+        with self.log.open("ab") as output:
+            self.popen = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                preexec_fn=end_with_parent,  # noqa: PLW1509 - one system call, resolved before the fork
+            )
+
+    def stop(self) -> None:
+        """End it, gently at first."""
+        self.popen.terminate()
+        try:
+            self.popen.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            self.popen.wait()
 
     @property
-    def last_line(self) -> str:
+    def ended(self) -> str | None:
+        """How it ended, in words; ``None`` while it runs."""
+        code = self.popen.poll()
+        if code is None:
+            return None
+        if code < 0:
+            return f"{self.name} was ended by {signal.Signals(-code).name}"
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        return lines[-1] if lines else "it wrote nothing"
+        return f"{self.name} ended with exit code {code}: {lines[-1] if lines else 'it wrote nothing'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +132,7 @@ class Running:
 
     def ended(self) -> Process | None:
         """The first process that is no more, if any."""
-        return next((process for process in self.processes if process.popen.poll() is not None), None)
+        return next((process for process in self.processes if process.ended), None)
 
 
 def interrupt_on_sigterm() -> None:
@@ -140,7 +171,7 @@ def running(config: UpConfig, say: Say = lambda _: None) -> Iterator[Running]:
         ]
         say("Loading the engines (20 s to 2 minutes)")
         _wait([*prefill, *decode], config.start_s, say)
-        words = ["route", "--host", config.host, "--timeout", str(config.timeout_s)]
+        words = ["route", "--timeout", str(config.timeout_s)]
         words += [word for process in prefill for word in ("--prefill", process.url)]
         words += [word for process in decode for word in ("--decode", process.url)]
         router = starter.start("router", words, config.host, config.port)
@@ -165,17 +196,10 @@ class _Starter:
     def start(self, name: str, words: Sequence[str], host: str = "127.0.0.1", port: int = 0) -> Process:
         port = port or _free_port(host)
         log = self._logs / f"{name.replace(' ', '-')}.log"
-        command = [sys.executable, "-m", "lynx.cli", *words, "--port", str(port)]
-        with log.open("wb") as output:
-            popen = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                preexec_fn=end_with_parent,  # noqa: PLW1509 - one system call, resolved before the fork
-            )
-        self._stack.callback(_stop, popen)
-        return Process(name, f"http://{host}:{port}", popen, log)
+        command = [sys.executable, "-m", "lynx.cli", *words, "--host", host, "--port", str(port)]
+        process = Process(name, f"http://{host}:{port}", command, log)
+        self._stack.callback(process.stop)
+        return process
 
 
 def _shape(config: UpConfig, stack: ExitStack) -> tuple[Link | None, int | None, str]:
@@ -200,17 +224,16 @@ def _wait(processes: Sequence[Process], limit_s: float, say: Say) -> None:
     with httpx.Client(timeout=5.0, trust_env=False) as http:
         while waiting:
             for process in list(waiting):
-                if process.popen.poll() is not None:
-                    code = process.popen.returncode
-                    raise BadInput(
-                        f"{process.name} ended while starting (exit code {code}): {process.last_line}"
-                    )
+                if ended := process.ended:
+                    raise BadInput(f"while starting, {ended}")
                 if _answers(http, process.url):
                     waiting.remove(process)
                     say(f"{process.name} is up at {process.url} after {time.monotonic() - begun_s:.0f} s")
             if waiting and time.monotonic() - begun_s > limit_s:
                 names = ", ".join(process.name for process in waiting)
-                raise BadInput(f"{names} did not answer within {limit_s:g} s: {waiting[0].last_line}")
+                raise BadInput(
+                    f"{names} did not answer within {limit_s:g} s; it may need more memory or time"
+                )
             if waiting:
                 time.sleep(0.2)
 
@@ -230,12 +253,3 @@ def _free_port(host: str) -> int:
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
-
-
-def _stop(popen: "subprocess.Popen[bytes]") -> None:
-    popen.terminate()
-    try:
-        popen.wait(_STOP_S)
-    except subprocess.TimeoutExpired:
-        popen.kill()
-        popen.wait()
