@@ -87,7 +87,7 @@ class Measurements:
     def warm_up(self, pause: Callable[[], None]) -> None:
         """Read everything twice, so that the first assessment does not take what was never read for bad."""
         for _ in range(2):
-            self._read(frozenset(Metric), (), time.monotonic_ns())
+            self._read(frozenset(Metric), (), self.source.clock_ns())
             pause()
 
     def step(self, running: Sequence[Wanted], now_ns: int) -> frozenset[Metric]:

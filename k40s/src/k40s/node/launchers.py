@@ -291,6 +291,8 @@ class FakeLauncher:
     born: Callable[[int], None] = lambda _: None
     """Told each new process id."""
     stubborn: frozenset[str] = frozenset()
+    failing: str = ""
+    """While not empty, nothing can be created, for this reason."""
     waiting: dict[str, int] = field(default_factory=dict)
     running: dict[str, int] = field(default_factory=dict)
     ended: dict[str, int] = field(default_factory=dict)
@@ -298,6 +300,8 @@ class FakeLauncher:
     oom_scores: dict[int, int] = field(default_factory=dict)
 
     def create(self, launch: Launch) -> int:
+        if self.failing:
+            raise EffectFailed(self.failing)
         if launch.id in self.waiting or launch.id in self.running:
             raise EffectFailed(f"container {launch.id!r} exists already")
         pid = self.first_pid + len(self.launched)

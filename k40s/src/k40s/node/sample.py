@@ -29,6 +29,7 @@ class Source:
 
     files: CgroupFiles
     root: Path = Path("/")
+    clock_ns: Callable[[], int] = time.monotonic_ns
 
     def read(self, metrics: Iterable[Metric], groups: Iterable[str]) -> dict[Metric, Counted]:
         """One reading of each metric that this source has. Containers that are gone meanwhile are left out."""
@@ -42,7 +43,7 @@ class Source:
             else:
                 continue
             if values is not None:
-                found[metric] = Counted(time.monotonic_ns(), values)
+                found[metric] = Counted(self.clock_ns(), values)
         return found
 
     def _of_groups(self, metric: Metric, groups: Iterable[str]) -> dict[str, int]:
