@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
 from lynx import __version__, model
 from lynx.errors import BadInput, LynxError
@@ -25,7 +26,25 @@ from lynx.serve.config import (
 
 _RESTARTS = 20
 
+
+class _Commands(TyperGroup):
+    """The commands, of which those that draw pictures are imported when they are asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), "bench", "demo"]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in ("bench", "demo"):
+            return super().get_command(ctx, cmd_name)
+        from lynx.bench.command import bench_command, demo_command
+
+        one = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+        one.command(cmd_name)(bench_command if cmd_name == "bench" else demo_command)
+        return typer.main.get_command(one)
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="Progressive KV-cache transfer for disaggregated LLM inference.",
     no_args_is_help=True,
     add_completion=False,
@@ -230,6 +249,39 @@ def up(
             process.start()
         _say(f"Processes ended {_RESTARTS} times; giving up")
         raise typer.Exit(1)
+
+
+@app.command("eval")
+def eval_command(
+    model_name: Annotated[
+        str, typer.Option("--model", help="As for prefill and decode.")
+    ] = model.DEFAULT_MODEL,
+    codec: Annotated[list[str] | None, typer.Option(help="A codec; may be repeated. Default: all.")] = None,
+    prompts: Annotated[int, typer.Option(help="Different prompts.", min=1)] = 24,
+    tokens: Annotated[int, typer.Option(help="Length of a prompt.", min=256)] = 2048,
+    drafts: Annotated[int, typer.Option(help="Drafted tokens after each prompt.", min=1)] = 64,
+    early_share: Annotated[float, typer.Option(help="Share of tokens sent whole in the anchor.")] = 0.1,
+    json_file: Annotated[Path, typer.Option("--json", help="Where the rows go.")] = Path(
+        "build/eval/lynx.json"
+    ),
+    page: Annotated[Path | None, typer.Option(help="Where the page goes; default: beside the rows.")] = None,
+) -> None:
+    """Measure codecs without a network: accepted drafts, attention error, divergence, bits.
+
+    Examples: `lynx eval`, `lynx eval --codec nested --codec lynx --prompts 4`
+    """
+    from lynx.evaluate import main as evaluate
+
+    evaluate(
+        model_name,
+        codec=codec or (),
+        prompts=prompts,
+        tokens=tokens,
+        drafts=drafts,
+        early_share=early_share,
+        json=json_file,
+        html=page or json_file.with_suffix(".html"),
+    )
 
 
 def _serve(
