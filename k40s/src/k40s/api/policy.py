@@ -157,6 +157,10 @@ class AssurancePolicySpec(Model):
     throttle_share: Ratio = Fraction(1, 4)
     """What a throttled container keeps of its CPU limit."""
 
+    partition_lease_ns: PositiveDuration = 2 * SECOND_NS
+    """How long a node may be cut off before it ends its `onPartition: stop` jobs; others may start them after
+    twice that."""
+
     @model_validator(mode="after")
     def _ladder_in_order(self) -> Self:
         order = list(Step)
