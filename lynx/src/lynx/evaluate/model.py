@@ -55,6 +55,8 @@ class Model:
         self.kv_heads: int = getattr(config, "num_key_value_heads", None) or self.heads
         self.head_size: int = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.limit: int = config.max_position_embeddings
+        self.scaling: float = self.head_size**-0.5
+        """Factor on attention scores; corrected by what the model says in its first pass."""
         kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
         if kinds != {"full_attention"}:
             raise BadInput(f"model has attention layers {sorted(kinds)}; use one with full_attention only")
@@ -105,6 +107,7 @@ class Model:
                 raise BadInput(
                     "model uses soft-capped or sink attention; use one with plain softmax attention"
                 )
+            self.scaling = scaling
             kv, first, new = context.kv[module.layer_idx], context.tokens, query.shape[2]
             kv[0, :, first : first + new] = key[0]
             kv[1, :, first : first + new] = value[0]
