@@ -21,7 +21,7 @@ from k40s.assurance import Assurance, Load, Memory, Present, assess, explain, to
 from k40s.errors import BadInput, Conflict, K40sError, NotFound
 from k40s.local.config import Config
 from k40s.local.measure import Measurements
-from k40s.local.reaction import Reaction
+from k40s.local.reaction import ADJUSTMENT, Reaction
 from k40s.local.running import Containers
 from k40s.local.state import Adjustment, JobState
 from k40s.local.store import Event, Store
@@ -45,6 +45,7 @@ from k40s.placement import (
     unreserve,
     with_nodes,
 )
+from k40s.reconcile import SetMode, Start, Treat, Watch
 
 JOB = "CriticalJob"
 RESERVED_BYTES = 512 * 2**20
@@ -111,6 +112,7 @@ class Engine:
         self._assess_first()
         for name, body in self.store.objects(JOB).items():
             self.jobs[name] = api.CriticalJob.model_validate_json(body)
+        self.reaction = Reaction.from_json(self.store.objects("Reaction").get(self.config.node, ""))
         self.states = {name: JobState.from_json(body) for name, body in self.store.states().items()}
         for name, job in self.jobs.items():
             state = self.states.setdefault(name, JobState())
@@ -434,10 +436,10 @@ class Engine:
         """Measure, assess, react, converge."""
         with self.lock:
             running = self.running()
-            if self.measurements.step(running, self.clock_ns()):
+            if self.measurements.step(running, self.clock_ns(), self.reaction.watched_closely):
                 self._assess(running)
                 self._tell_alarms()
-            self._react(running)
+            self._react()
             self.converge()
 
     def converge(self) -> None:
@@ -494,8 +496,41 @@ class Engine:
             self.event("info", self.config.node, "Cleared", f"{name} is as it should be again")
         self.alarmed = frozenset(now)
 
-    def _react(self, running: Sequence[Wanted]) -> None:
-        pass
+    def _react(self) -> None:
+        """One pass of the ladder; what it decides is kept, then done, in its order."""
+        placed = dict(self._placed())
+        adjustments = {key: self.states[key].adjustment for key in placed}
+        before = self.reaction.to_json()
+        actions = self.reaction.decide(
+            self.config.node, placed, adjustments, self.measurements.alarms, self.policy.spec, self.clock_ns()
+        )
+        if self.reaction.to_json() != before:
+            self.store.put_object("Reaction", self.config.node, self.reaction.to_json())
+        for action in actions:
+            match action:
+                case (
+                    Treat(job=key, treatment=treatment, reason=reason)
+                    | Start(job=key, treatment=treatment, reason=reason)
+                ):
+                    self._treat(key, ADJUSTMENT[treatment], reason)
+                case SetMode(mode=mode, reason=reason):
+                    self.event("warning", self.config.node, "Mode", f"mode {mode.name}: {reason}")
+                case Watch(closely=closely, reason=reason):
+                    words = "watches closely" if closely else "watches as usual"
+                    self.event("info", self.config.node, "Watch", f"{words}: {reason}")
+                case _:
+                    pass  # there is no other node to move to, and nothing here that is not wanted
+
+    def _treat(self, key: str, adjustment: Adjustment, reason: str) -> None:
+        self._set_state(key, replace(self.states[key], adjustment=adjustment))
+        words = "free again" if adjustment is Adjustment.NONE else adjustment.value
+        self.event(
+            "warning" if adjustment is not Adjustment.NONE else "info", key, "Reaction", f"{words}: {reason}"
+        )
+        for wanted in self.wanted[key]:
+            # Whoever is restrained may have lost its limits to somebody else: they are written whatever they were.
+            self.containers.reassert(wanted)
+            self._guarded(key, partial(self._ensure, key, wanted))
 
     def _throttle_percent(self) -> int:
         return int(self.policy.spec.throttle_share * 100)

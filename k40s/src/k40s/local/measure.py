@@ -61,6 +61,12 @@ class Alarm:
     since_ns: int
     value: int
     culprit: Culprit | None
+    culprit_job: str | None
+    """`namespace/name`."""
+    victims: tuple[str, ...]
+    """Jobs that suffer, where that is known."""
+    overrun: bool
+    """A HI task ran beyond C(LO)."""
 
 
 @dataclass(slots=True)
@@ -90,11 +96,11 @@ class Measurements:
             self._read(frozenset(Metric), (), self.source.clock_ns())
             pause()
 
-    def step(self, running: Sequence[Wanted], now_ns: int) -> frozenset[Metric]:
-        """Read what is due now; what was read."""
+    def step(self, running: Sequence[Wanted], now_ns: int, closely: bool = False) -> frozenset[Metric]:
+        """Read what is due now, all containers often when watched closely; what was read."""
         began_ns = time.thread_time_ns()
         levels = {wanted.level for wanted in running}
-        self.plan = make_plan(levels, self.guarantees, alarmed=bool(self.alarms))
+        self.plan = make_plan(levels, self.guarantees, alarmed=closely or bool(self.alarms))
         due = self.plan.due({metric: counted.at_ns for metric, counted in self.now.items()}, now_ns)
         self._read(due, running, now_ns)
         if due:
@@ -150,8 +156,25 @@ class Measurements:
                 resource = RESOURCE_OF.get(name, Resource.CPU)
                 culprit = find_culprit(resource, suspects if suspects else self.suspects(resource, running))
                 since_ns = state.above_since_ns if state.above_since_ns is not None else now_ns
-                alarms.append(Alarm(name, since_ns, value, culprit))
+                job = next((w.job for w in running if culprit and is_of(w, culprit.suspect)), None)
+                victims = self._victims(name, running)
+                overrun = name == "budget-overruns" and bool(victims)
+                alarms.append(Alarm(name, since_ns, value, culprit, job, victims, overrun))
         self.alarms = tuple(alarms)
+
+    def _victims(self, name: str, running: Sequence[Wanted]) -> tuple[str, ...]:
+        """Jobs whose tasks missed, or HI jobs whose tasks overran; for other alarms nobody can say."""
+        found = set()
+        for wanted in running:
+            for task in wanted.tasks:
+                history = self.tasks.get((wanted.address.id, task.name))
+                if history is None:
+                    continue
+                missed = name == "deadline-misses" and history.last.unexplained > 0
+                overran = name == "budget-overruns" and history.new_overruns > 0 and wanted.level is Level.HI
+                if missed or overran:
+                    found.add(wanted.job)
+        return tuple(sorted(found))
 
     def _alarm_value(self, name: str, running: Sequence[Wanted]) -> tuple[int, list[Suspect]]:
         match name:
@@ -321,6 +344,11 @@ def _take_in(
 
 def _value(reading: Reading) -> int:
     return reading.value if isinstance(reading, Measured) else 0
+
+
+def is_of(wanted: Wanted, suspect: Suspect) -> bool:
+    """Whether a suspect is this container."""
+    return (wanted.address.job, wanted.address.container) == (suspect.job, suspect.container)
 
 
 def _suspect(wanted: Wanted, used: int, promised: int) -> Suspect:
