@@ -43,12 +43,12 @@ def advance(
     rungs = policy.ladder
     calling = [alarm for alarm in observed.alarms if _reach(alarm, here, policy) >= max(0, memory.rung)]
     if not calling:
-        return _calmer(memory, policy, now_ns)
-    named = {(here[alarm.culprit].criticality, alarm.culprit) for alarm in calling if alarm.culprit in here}
+        return _calmer(memory, here, policy, now_ns)
+    named = {alarm.culprit for alarm in calling if alarm.culprit in here}
     memory = replace(
         memory,
         calm_since_ns=None,
-        culprits=memory.culprits | named,
+        culprits=_of_class(memory.culprits | named, memory.rung, here, policy),
         helped=max(memory.helped, *(here[alarm.victim].criticality for alarm in calling)),
     )
     top = max(_reach(alarm, here, policy) for alarm in calling)
@@ -60,7 +60,23 @@ def advance(
         memory, policy, climbed
     )
     relapses = min(MOST_DOUBLINGS, memory.relapses + 1) if relapsed else memory.relapses
-    return replace(memory, rung=climbed, since_ns=now_ns, relapses=relapses, left_at_ns=None)
+    culprits = _of_class(memory.culprits, climbed, here, policy)
+    return replace(
+        memory, rung=climbed, since_ns=now_ns, culprits=culprits, relapses=relapses, left_at_ns=None
+    )
+
+
+def _of_class(
+    culprits: Iterable[str | None], rung: int, here: Mapping[str, DesiredJob], policy: AssurancePolicySpec
+) -> frozenset[str]:
+    """Those that the rung is about: NO jobs up to `evict-no`, LO jobs from there on, all while it is only watched."""
+    step = policy.ladder[rung].step if rung >= 0 else Step.WATCH
+    about = Level.LO if step not in _ON_NO else Level.NO
+    return frozenset(
+        name
+        for name in culprits
+        if name is not None and name in here and (step is Step.WATCH or here[name].criticality is about)
+    )
 
 
 def _reach(alarm: Alarm, here: Mapping[str, DesiredJob], policy: AssurancePolicySpec) -> int:
@@ -82,15 +98,17 @@ def _has_effect(
     """Whether standing there changes how any job is treated; watching and moving always count."""
     if policy.ladder[rung].step in (Step.WATCH, Step.MOVE_HI):
         return True
-    there, below = replace(memory, rung=rung), memory
-    return any(treatment_of(job, there, policy) != treatment_of(job, below, policy) for job in here.values())
+    there = replace(memory, rung=rung, culprits=_of_class(memory.culprits, rung, here, policy))
+    return any(treatment_of(job, there, policy) != treatment_of(job, memory, policy) for job in here.values())
 
 
 def _calm_ns(memory: NodeMemory, policy: AssurancePolicySpec, rung: int) -> int:
     return policy.ladder[rung].recover_after_ns << memory.relapses
 
 
-def _calmer(memory: NodeMemory, policy: AssurancePolicySpec, now_ns: int) -> NodeMemory:
+def _calmer(
+    memory: NodeMemory, here: Mapping[str, DesiredJob], policy: AssurancePolicySpec, now_ns: int
+) -> NodeMemory:
     """One rung down when it has been calm for long enough; on the ground old trouble is forgotten in time."""
     if memory.rung < 0:
         forgotten = (
@@ -103,7 +121,15 @@ def _calmer(memory: NodeMemory, policy: AssurancePolicySpec, now_ns: int) -> Nod
         return replace(memory, calm_since_ns=now_ns)
     if now_ns - memory.calm_since_ns < _calm_ns(memory, policy, memory.rung):
         return memory
-    lower = replace(memory, rung=memory.rung - 1, since_ns=now_ns, calm_since_ns=now_ns, left_at_ns=now_ns)
+    culprits = _of_class(memory.culprits, memory.rung - 1, here, policy)
+    lower = replace(
+        memory,
+        rung=memory.rung - 1,
+        since_ns=now_ns,
+        calm_since_ns=now_ns,
+        left_at_ns=now_ns,
+        culprits=culprits,
+    )
     return (
         lower
         if lower.rung >= 0
@@ -169,10 +195,7 @@ def _of_ladder(job: DesiredJob, memory: NodeMemory, policy: AssurancePolicySpec)
     if not steps or memory.helped <= job.criticality:
         return Treatment.FREE
     passed = [table[step] for step in steps if step in table]
-    named = any(level is job.criticality for level, _ in memory.culprits)
-    spared = (
-        named and (job.criticality, job.name) not in memory.culprits and _ORDER[steps[-1]] < _ORDER[beyond]
-    )
+    spared = bool(memory.culprits) and job.name not in memory.culprits and _ORDER[steps[-1]] < _ORDER[beyond]
     if spared:
         passed = passed[:-1]
     return passed[-1] if passed else Treatment.FREE

@@ -97,7 +97,7 @@ def _on_node(
     # culprits before others of their class, then the least important first
     by_class = sorted(
         jobs,
-        key=lambda j: (j.criticality, (j.criticality, j.name) not in memory.culprits, -j.priority, j.name),
+        key=lambda j: (j.criticality, j.name not in memory.culprits, -j.priority, j.name),
     )
     for job in by_class:
         if job.name in seen.jobs and seen.jobs[job.name] < wanted[job.name]:

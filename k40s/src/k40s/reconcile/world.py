@@ -81,8 +81,8 @@ class NodeMemory:
     """Last time that an overrun called for mode HI."""
     cut_off_since_ns: int | None = None
     """Since when the node has not been reachable."""
-    culprits: frozenset[tuple[Level, str]] = frozenset()
-    """Jobs named by alarms since the ground was left, with their criticality."""
+    culprits: frozenset[str] = frozenset()
+    """Jobs named by alarms during this climb, of the class that the rung is about."""
     helped: Level = Level.NO
     """Most critical victim that this climb is for."""
 
