@@ -210,6 +210,11 @@ Text = Annotated[str, StringConstraints(strict=True, max_length=4096)]
 Whole = Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)]
 
 
+def cel(rule: str, message: str) -> dict[str, Any]:
+    """A rule over several fields for Kubernetes' API server, in its Common Expression Language."""
+    return {"x-kubernetes-validations": [{"rule": rule, "message": message}]}
+
+
 class ObjectMeta(Model):
     """The part of Kubernetes' object metadata that k4.0s reads; the rest is kept out of a manifest's way."""
 

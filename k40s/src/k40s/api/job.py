@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from k40s.api.fields import (
     API_VERSION,
@@ -24,6 +24,7 @@ from k40s.api.fields import (
     Size,
     Text,
     Whole,
+    cel,
     refuse,
 )
 from k40s.api.level import (
@@ -135,6 +136,10 @@ class Task(Model):
 class Peer(Model):
     """The other end of a flow: a job of this cluster, or an address."""
 
+    model_config = ConfigDict(
+        json_schema_extra=cel("has(self.job) != has(self.address)", "name exactly one of job and address")
+    )
+
     job: Name | None = None
     address: Text | None = None
     """IP address or prefix, e.g. 10.0.0.7 or 10.1.0.0/16."""
@@ -184,12 +189,16 @@ class _Workload(Model):
     env: dict[Text, Text] = Field(default_factory=dict)
     working_dir: Text | None = None
     resources: Resources = Resources()
-    tasks: tuple[Task, ...] = ()
+    tasks: Annotated[tuple[Task, ...], Field(max_length=64)] = ()
     """Real-time threads; together they get one server on one core."""
 
 
 class Container(_Workload):
     """A container, from an image or an unpacked root file system."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel("has(self.image) != has(self.rootFs)", "name exactly one of image and rootFs")
+    )
 
     image: Text | None = None
     """Image reference, or a directory with an OCI image layout."""
@@ -249,15 +258,26 @@ class Preemption(Model):
 _ASSURANCE_FLOOR = {Level.NO: Fraction(0), Level.LO: Fraction(1, 3), Level.HI: Fraction(2, 3)}
 
 
+def _criticality_or_label(schema: dict[str, Any]) -> None:
+    """A label alone will do: the criticality follows from it."""
+    schema["required"] = [field for field in schema["required"] if field != "criticality"]
+    if not schema["required"]:
+        del schema["required"]
+    rule = "has(self.criticality) || has(self.criticalityLabel)"
+    schema |= cel(rule, "add criticality or criticalityLabel")
+
+
 class CriticalJobSpec(Model):
     """What the job is and what it needs."""
+
+    model_config = ConfigDict(json_schema_extra=_criticality_or_label)
 
     criticality: LevelField
     criticality_label: Label | None = None
     """SIL, ASIL or DAL label; it maps onto the criticality and claims no certification."""
-    containers: tuple[Container, ...] = ()
-    commands: tuple[Command, ...] = ()
-    flows: tuple[Flow, ...] = ()
+    containers: Annotated[tuple[Container, ...], Field(max_length=64)] = ()
+    commands: Annotated[tuple[Command, ...], Field(max_length=64)] = ()
+    flows: Annotated[tuple[Flow, ...], Field(max_length=64)] = ()
     required_assurance: Ratio | None = None
     """Lowest score of a node that may run it; absent: the lower bound of its criticality's level."""
     redundancy: Redundancy = Redundancy()

@@ -179,6 +179,8 @@ def _remedy(kind: str, context: Mapping[str, Any]) -> str:
             return f"use {context['le']} or less"
         case "greater_than":
             return f"use more than {context['gt']}"
+        case "too_long":
+            return f"use at most {context['max_length']} entries"
         case "too_short":
             return "add at least one entry"
         case "tuple_type" | "list_type":
