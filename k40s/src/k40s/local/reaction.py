@@ -5,10 +5,10 @@ An alarm's victims are the jobs that suffer, or, where nobody can say who, the m
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+
+from pydantic import TypeAdapter, ValidationError
 
 from k40s import api
 from k40s.api import Level
@@ -87,24 +87,28 @@ class Reaction:
 
     def to_json(self) -> str:
         """As it is stored."""
-        kept = {
-            **asdict(self.memory),
-            "culprits": sorted(self.memory.culprits),
-            "helped": self.memory.helped.name,
-        }
-        return json.dumps({"mode": self.mode.name, "watched_closely": self.watched_closely, "memory": kept})
+        return _KEPT.dump_json(_Kept(self.mode, self.watched_closely, self.memory)).decode()
 
     @staticmethod
     def from_json(text: str) -> Reaction:
         """As it was stored; what cannot be read is forgotten: the ladder is climbed again where it must be."""
         try:
-            data: dict[str, Any] = json.loads(text)
-            kept = data["memory"]
-            kept["culprits"] = frozenset((Level(level), job) for level, job in kept["culprits"])
-            kept["helped"] = Level[kept["helped"]]
-            return Reaction(Level[data["mode"]], bool(data["watched_closely"]), NodeMemory(**kept))
-        except (ValueError, KeyError, TypeError):
+            kept = _KEPT.validate_json(text)
+        except ValidationError:
             return Reaction()
+        return Reaction(kept.mode, kept.watched_closely, kept.memory)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What is stored of a reaction."""
+
+    mode: Level
+    watched_closely: bool
+    memory: NodeMemory
+
+
+_KEPT = TypeAdapter(_Kept)
 
 
 def desired_of(name: str, node: str, spec: api.CriticalJobSpec) -> DesiredJob:
