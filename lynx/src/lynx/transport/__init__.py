@@ -12,6 +12,7 @@ from lynx.transport.ports import (
     TransferStats,
 )
 from lynx.transport.server import KvServer
+from lynx.transport.tcp import TcpNetwork, TcpOptions
 
 __all__ = [
     "Endpoint",
@@ -24,5 +25,7 @@ __all__ = [
     "PageSource",
     "PlaneStats",
     "Sink",
+    "TcpNetwork",
+    "TcpOptions",
     "TransferStats",
 ]

@@ -65,6 +65,7 @@ class Offer:
     active_ns: int = 0
     stats: dict[Plane, PlaneStats] = field(default_factory=dict)
     timer: TimerHandle | None = None
+    _anchor_ends: list[int] = field(default_factory=lambda: [0])
     _batches: Iterator[PageBatch] | None = None
 
     def __post_init__(self) -> None:
@@ -114,6 +115,8 @@ class Offer:
                     raise BadInput(f"page {frame.page} was encoded twice; mend the source")
                 at[frame.page] = len(held)
                 held.append(frame)
+                if plane is Plane.ANCHOR:
+                    self._anchor_ends.append(self._anchor_ends[-1] + frame.size)
                 self.held_bytes += frame.size
         self.encode_ns += batch.encode_ns
 
@@ -137,8 +140,7 @@ class Offer:
         Residuals do not count: they wait for anchors, so anchors must never wait for them.
         """
         furthest = max((s.cursor for s in self.sessions if s.plane is Plane.ANCHOR), default=0)
-        frames = self.frames[Plane.ANCHOR]
-        return sum(frames[at].size for at in range(furthest, len(frames)))
+        return self._anchor_ends[-1] - self._anchor_ends[furthest]
 
     def note(self, plane: Plane, wire_bytes: int, payload_bytes: int, pages: int, now_ns: int) -> None:
         """Count what was sent."""

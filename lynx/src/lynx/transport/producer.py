@@ -18,7 +18,7 @@ from lynx.transport.loop import Wake
 from lynx.transport.offers import Offer
 from lynx.transport.ports import Endpoint, Held, Link, Listener, Network, Outcome
 from lynx.transport.pump import BURST_BYTES, Pump
-from lynx.transport.session import LINGER_S, Session
+from lynx.transport.session import Session
 from lynx.wire import Again, Cancel, Code, Credit, Done, Failure, Hello, Resume, WrongVersionError
 
 GREETING_S = 10.0
@@ -29,6 +29,9 @@ FAREWELL_S = 0.5
 
 MAX_SESSIONS = 4096
 MAX_GONE = 4096
+IN_HAND_BYTES = 4 << 20
+"""Anchor bytes encoded ahead that let an offer wait for others' encoding."""
+
 LOOKAHEAD_BYTES = 256 << 20
 """Anchor bytes of one offer encoded before they are sent: much, since blocks are free once all is encoded."""
 
@@ -341,7 +344,7 @@ class Producer:
             if not due:
                 await self._encode_wake.wait()
                 continue
-            offer = min(due, key=lambda offer: offer.offered_ns + offer.objective.ttft_ns)
+            offer = min(due, key=_encoding_rank)
             await self._encode_batch(offer)
 
     def _wants_encoding(self, offer: Offer) -> bool:
@@ -381,14 +384,21 @@ class Producer:
 
 
 async def _linger(session: Session) -> None:
-    """Let a refused consumer read why: closing with its bytes unread would reset the connection under it."""
+    """Let a refused consumer read why: closing with its bytes unread would reset the connection under it.
+
+    Its session closes the link when it takes too long.
+    """
     waste = memoryview(bytearray(4096))
     try:
-        async with asyncio.timeout(LINGER_S):
-            while await session.link.recv_into(waste):
-                pass
-    except (TimeoutError, OSError):
+        while await session.link.recv_into(waste):
+            pass
+    except OSError:
         return
+
+
+def _encoding_rank(offer: Offer) -> tuple[bool, int]:
+    """Who has little in hand first, then who is due first."""
+    return offer.ahead_bytes() > IN_HAND_BYTES, offer.offered_ns + offer.objective.ttft_ns
 
 
 def _release(offer: Offer) -> None:

@@ -1,5 +1,6 @@
 """One consumer's connection on the producer's side: what it asked, what it has got, what goes next."""
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from lynx.wire import Again, Credit, End, Failure, Hello, Manifest, ProducerSide
 MAX_BUFFERS = 256
 """Buffers handed to the network in one call; far below any system's IOV_MAX."""
 
-LINGER_S = 2.0
+LINGER_S = 1.0
 """How long a refused consumer may take to read why and close."""
 
 
@@ -74,6 +75,7 @@ class Session:
         self.refused = True
         self._outbox.append(memoryview(self.side.send(failure)))
         self.flush()
+        asyncio.get_running_loop().call_later(LINGER_S, self.link.close)
 
     def credit(self, _: Credit) -> None:
         """The consumer takes more."""

@@ -264,13 +264,16 @@ class ProducerSide:
         """Bytes that the peer makes this side hold now."""
         return self._intake.capacity_bytes
 
-    def filled(self, count: int) -> list[ProducerEvent]:
-        """``count`` bytes were received into `space`: what happened.
+    def filled(self, count: int) -> Iterator[ProducerEvent]:
+        """``count`` bytes were received into `space`: what happened, read as it is iterated.
+
+        One at a time, because an answer to one event (MANIFEST) is judged by the state that it left.
 
         Raises:
             ProtocolError: the peer broke the specification; send ``Failure(MALFORMED)`` and close.
         """
-        return [self._control(*frame) for frame in self._intake.filled(count)]
+        for kind, plane, body in self._intake.filled(count):
+            yield self._control(kind, plane, body)
 
     def _control(self, kind: Kind, plane: Plane, body: memoryview) -> ProducerEvent:
         message = decode(kind, plane, body)
