@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from lynx.errors import BadInput
+from lynx.importance import DEFAULT_SHARE
 
 EngineDtype = Literal["bfloat16", "float16", "float32"]
 Role = Literal["prefill", "decode"]
@@ -63,7 +64,7 @@ class InstanceConfig:
     policy: StreamPolicy = "edf"
     rate_bps: int | None = None
     drafts: int = 64
-    early_share: float = 0.1
+    early_share: float = DEFAULT_SHARE
     max_model_len: int | None = None
     kv_cache_bytes: int = 1 << 30
     max_users: int = 8

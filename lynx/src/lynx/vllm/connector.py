@@ -28,7 +28,7 @@ from lynx.vllm.producer import ProducerMeta, ProducerScheduler, ProducerWorker
 from lynx.vllm.queries import QueryCatcher
 
 IDLE_STEP_S = 0.003
-"""How long a step that computes nothing waits for KV; new requests are delayed by no more than this."""
+"""How long a step that computes nothing waits for KV to move; new requests are delayed by no more than this."""
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -149,6 +149,7 @@ class LynxConnector(KVConnectorBase_V1, SupportsHMA):
         cache = PagedCache(layers, list(kv_caches.values()))
         fingerprint = cache.layout.fingerprint(model_identity(Path(self._vllm_config.model_config.model)))
         settings = self._settings
+        codecs.warm_up()  # else the first request would wait for a compiler
         if not self._kv_transfer_config.is_kv_producer:
             client = KvClient(fingerprint)
             client.start()
@@ -196,7 +197,7 @@ class LynxConnector(KVConnectorBase_V1, SupportsHMA):
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Loads begin with the step's metadata and run by themselves; a step without work waits for them."""
-        if isinstance(self._worker, ConsumerWorker) and forward_context.attn_metadata is None:
+        if self._worker is not None and forward_context.attn_metadata is None:
             self._worker.idle(IDLE_STEP_S)
 
     def wait_for_layer_load(self, layer_name: str) -> None:

@@ -117,9 +117,10 @@ class ProducerWorker:
         self._server = server
         self._codec = codec
         self._early_share = early_share
-        self._encoding: dict[bytes, str] = {}
+        self._encoding = 0
         self._encoded: set[str] = set()
         self._lock = threading.Lock()
+        self._reported = threading.Event()
 
     def begin_step(self, meta: ProducerMeta) -> None:
         """Before the step's forward pass."""
@@ -131,8 +132,14 @@ class ProducerWorker:
         """Requests ended; what was caught for those that are not sent is forgotten."""
         self._catcher.forget(finished)
 
+    def idle(self, timeout_s: float) -> None:
+        """With nothing to compute, wait for the encoder: stepping on would take the processor from it."""
+        if self._encoding:
+            self._reported.wait(timeout_s)
+
     def take_encoded(self) -> set[str]:
         """Requests whose blocks may be freed, each once."""
+        self._reported.clear()
         with self._lock:
             encoded, self._encoded = self._encoded, set()
         return encoded
@@ -154,20 +161,23 @@ class ProducerWorker:
         queries = self._catcher.take(send.request_id)
         source = _PromptSource(self._cache, codec, send, queries, self._early_share)
         with self._lock:
-            self._encoding[send.key] = send.request_id
+            self._encoding += 1
+        request_id = send.request_id
         try:
-            taken = self._server.offer(send.key, manifest, source, on_encoded=self._on_encoded)
+            taken = self._server.offer(
+                send.key, manifest, source, on_encoded=lambda _: self._on_encoded(request_id)
+            )
         except BadInput:
             # The same prompt is on offer under this session already (twice in one batch): one offer serves both.
             taken = False
         if not taken:
-            self._on_encoded(send.key, send.request_id)
+            self._on_encoded(request_id)
 
-    def _on_encoded(self, key: bytes, request_id: str | None = None) -> None:
+    def _on_encoded(self, request_id: str) -> None:
         with self._lock:
-            if request_id is None:
-                request_id = self._encoding.pop(key)
+            self._encoding -= 1
             self._encoded.add(request_id)
+        self._reported.set()
 
 
 class _PromptSource:
