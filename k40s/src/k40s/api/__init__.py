@@ -31,7 +31,7 @@ from k40s.api.job import (
     WorkloadPlacement,
 )
 from k40s.api.level import LEVEL_BY_LABEL, Level, TrafficType
-from k40s.api.manifest import Resource, load, to_json, to_yaml
+from k40s.api.manifest import Resource, load, to_data, to_json, to_yaml
 from k40s.api.node import (
     AssurancePart,
     EvidenceLine,
@@ -100,6 +100,7 @@ __all__ = [
     "Weights",
     "WorkloadPlacement",
     "load",
+    "to_data",
     "to_json",
     "to_yaml",
 ]

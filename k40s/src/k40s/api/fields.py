@@ -49,7 +49,6 @@ class Model(BaseModel):
         alias_generator=alias_of,
         populate_by_name=True,
         use_attribute_docstrings=True,
-        validate_default=True,
         allow_inf_nan=False,
     )
 

@@ -8,7 +8,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -103,6 +103,31 @@ def load(text: str) -> tuple[Resource, ...]:
 
 
 def _documents(text: str) -> Iterator[Any]:
+    """The documents, those of a Kubernetes List one by one. JSON is tried first: YAML reads its escapes differently."""
+    documents = [_json(text)] if text.lstrip().startswith("{") else []
+    for document in documents if documents and documents[0] is not None else _yaml_documents(text):
+        if isinstance(document, dict) and document.get("kind") == "List" and "items" in document:
+            items = document["items"]
+            yield from items if isinstance(items, list) else [items]
+        else:
+            yield document
+
+
+def _json(text: str) -> Any:
+    """The text as JSON, None if it is none or uses a key twice (YAML then says where)."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len({key for key, _ in pairs}) < len(pairs):
+            raise ValueError("a key is used twice")
+        return dict(pairs)
+
+    try:
+        return json.loads(text, object_pairs_hook=once)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _yaml_documents(text: str) -> Iterator[Any]:
     try:
         yield from list(yaml.load_all(text, _Loader))
     except yaml.MarkedYAMLError as error:
@@ -142,7 +167,11 @@ def parse(model: type[M], data: Any) -> M:
     try:
         return model.model_validate(data, context={"manifest": True}, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise InvalidManifest([p for detail in error.errors() for p in _problems(model, detail)]) from None
+        details = error.errors()
+        # a list whose entries are wrong is also reported as too short: the entries say it better
+        inner = {detail["loc"][:depth] for detail in details for depth in range(len(detail["loc"]))}
+        told = [d for d in details if d["type"] != "too_short" or d["loc"] not in inner]
+        raise InvalidManifest([p for detail in told for p in _problems(model, detail)]) from None
 
 
 def _problems(model: type[BaseModel], detail: Any) -> Iterable[Problem]:
@@ -205,10 +234,16 @@ def _unknown_field(model: type[BaseModel], loc: tuple[str | int, ...]) -> str:
 def _fields_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> list[str]:
     """Names of the fields of the model that a path leads to."""
     here: Any = model
+    is_key = False
     for step in loc:
-        if isinstance(here, type) and issubclass(here, BaseModel):
-            annotations = {field.alias: field.annotation for field in here.model_fields.values()}
-            here = _model_in(annotations.get(str(step)))
+        if isinstance(step, int) or is_key:  # an entry of a list or of a mapping: the model is found already
+            is_key = False
+            continue
+        if not (isinstance(here, type) and issubclass(here, BaseModel)):
+            return []
+        annotation = next((f.annotation for f in here.model_fields.values() if f.alias == step), None)
+        is_key = get_origin(annotation) is dict
+        here = _model_in(annotation)
     if isinstance(here, type) and issubclass(here, BaseModel):
         return sorted(field.alias or name for name, field in here.model_fields.items())
     return []
@@ -264,4 +299,4 @@ def to_json(*resources: Resource) -> str:
     """One object, or a Kubernetes List of several, as JSON."""
     items = [to_data(resource) for resource in resources]
     data = items[0] if len(items) == 1 else {"apiVersion": "v1", "kind": "List", "items": items}
-    return json.dumps(data, indent=2, ensure_ascii=False)
+    return json.dumps(data, indent=2)
