@@ -288,11 +288,22 @@ def to_data(resource: BaseModel) -> dict[str, Any]:
     return {**head, **data}
 
 
+class _Dumper(yaml.SafeDumper):
+    """Text with characters that YAML folds or takes for line breaks is written with escapes."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> Node:
+    plain = text.isprintable()
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
 def to_yaml(*resources: Resource) -> str:
     """A manifest that `load` reads back to equal objects."""
-    return yaml.safe_dump_all(
-        [to_data(resource) for resource in resources], sort_keys=False, allow_unicode=True
-    )
+    data = [to_data(resource) for resource in resources]
+    return str(yaml.dump_all(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
 
 
 def to_json(*resources: Resource) -> str:
