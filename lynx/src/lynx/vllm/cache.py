@@ -8,6 +8,7 @@ the engine's own cache-write op into a scratch cache, and where they land is the
 from dataclasses import dataclass
 from typing import Any
 
+import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -85,30 +86,82 @@ class PagedCache:
 
     def read(self, layer: int, part: int, blocks: list[int], first: int, out: NDArray[Any]) -> None:
         """Copy ``out.shape[0]`` tokens from token ``first`` on into ``out`` ``[tokens, channels]``."""
-        view = self._views[layer][part]
-        tokens = out.reshape(out.shape[0], self.layout.kv_heads, self.layout.head_size).transpose(1, 0, 2)
-        for block, inner, outer in self._spans(blocks, first, out.shape[0]):
-            tokens[:, outer] = view.read(block, inner)
+        self._views[layer][part].read(
+            self._spans(blocks, [(0, first, 0, len(out))]), self._by_head(out[None])
+        )
 
     def write(self, layer: int, part: int, blocks: list[int], first: int, page: NDArray[Any]) -> None:
         """Copy ``page`` ``[tokens, channels]`` into the blocks from token ``first`` on."""
-        view = self._views[layer][part]
-        tokens = page.reshape(page.shape[0], self.layout.kv_heads, self.layout.head_size).transpose(1, 0, 2)
-        for block, inner, outer in self._spans(blocks, first, page.shape[0]):
-            view.write(block, inner, tokens[:, outer])
+        self.write_pages(layer, part, blocks, [(0, first, 0, len(page))], page[None])
 
-    def _spans(self, blocks: list[int], first: int, count: int) -> list[tuple[int, slice, slice]]:
+    def write_pages(
+        self,
+        layer: int,
+        part: int,
+        blocks: list[int],
+        runs: list[tuple[int, int, int, int]],
+        pages: NDArray[Any],
+    ) -> None:
+        """Copy runs of tokens from ``pages`` ``[P, tokens, channels]`` into the blocks.
+
+        Args:
+            layer: layer of every page.
+            part: K or V.
+            blocks: the request's blocks.
+            runs: (index into ``pages``, first token of the context, first token of the page, tokens).
+            pages: pages of this layer and part.
+        """
+        self._views[layer][part].write(self._spans(blocks, runs), self._by_head(pages))
+
+    def _by_head(self, pages: NDArray[Any]) -> NDArray[Any]:
+        by_head = pages.reshape(*pages.shape[:2], self.layout.kv_heads, self.layout.head_size)
+        # numba has no 16-bit floats; copying needs only the bits.
+        return by_head.view(np.uint16) if by_head.itemsize == 2 else by_head
+
+    def _spans(self, blocks: list[int], runs: list[tuple[int, int, int, int]]) -> NDArray[np.int64]:
+        """Runs cut at block boundaries: (block, token in block, page, token in page, tokens), a row each."""
         spans = []
-        token = first
-        while token < first + count:
-            offset = token % self.block_tokens
-            run = min(self.block_tokens - offset, first + count - token)
-            at = token - first
-            spans.append(
-                (blocks[token // self.block_tokens], slice(offset, offset + run), slice(at, at + run))
-            )
-            token += run
-        return spans
+        for page, first, offset, count in runs:
+            token = first
+            while token < first + count:
+                inner = token % self.block_tokens
+                run = min(self.block_tokens - inner, first + count - token)
+                spans.append((blocks[token // self.block_tokens], inner, page, offset + token - first, run))
+                token += run
+        return np.array(spans, dtype=np.int64).reshape(-1, 5)
+
+
+@numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _copy(blocks: Any, pages: Any, spans: Any, into_blocks: bool, tokens_inside: bool) -> None:
+    """Copy spans between ``blocks`` ``[B, heads, tokens, channels]`` and ``pages`` ``[P, tokens, heads, channels]``.
+
+    One call for many pages, without the interpreter's lock: the engine computes meanwhile.
+    """
+    heads, channels = pages.shape[2], pages.shape[3]
+    for block, inner, page, outer, run in spans:
+        for head in range(heads):
+            if tokens_inside:
+                for channel in range(channels):
+                    for token in range(run):
+                        if into_blocks:
+                            blocks[block, head, inner + token, channel] = pages[
+                                page, outer + token, head, channel
+                            ]
+                        else:
+                            pages[page, outer + token, head, channel] = blocks[
+                                block, head, inner + token, channel
+                            ]
+            else:
+                for token in range(run):
+                    for channel in range(channels):
+                        if into_blocks:
+                            blocks[block, head, inner + token, channel] = pages[
+                                page, outer + token, head, channel
+                            ]
+                        else:
+                            pages[page, outer + token, head, channel] = blocks[
+                                block, head, inner + token, channel
+                            ]
 
 
 class _View:
@@ -117,9 +170,11 @@ class _View:
     def __init__(self, flat: NDArray[Any], order: _Order, block_tokens: int, head_size: int) -> None:
         self._flat = flat
         self._table: NDArray[np.int64] | None = None
+        self._tokens_inside = False
         match order:
             case _Strided(start, token_step, channel_step):
                 item = flat.itemsize
+                self._tokens_inside = token_step < channel_step
                 self._logical = np.lib.stride_tricks.as_strided(
                     flat[:, :, start:],
                     shape=(*flat.shape[:2], block_tokens, head_size),
@@ -128,20 +183,25 @@ class _View:
             case _Scattered(table):
                 self._table = table
 
-    def read(self, block: int, inner: slice) -> NDArray[Any]:
+    def read(self, spans: NDArray[np.int64], pages: NDArray[Any]) -> None:
         if self._table is None:
-            return self._logical[block, :, inner]
-        return np.asarray(self._flat[block][:, self._table[inner]])
+            _copy(self._logical, pages, spans, False, self._tokens_inside)
+            return
+        for block, inner, page, outer, run in spans:
+            found = self._flat[block][:, self._table[inner : inner + run]]
+            pages[page, outer : outer + run] = found.transpose(1, 0, 2)
 
-    def write(self, block: int, inner: slice, values: NDArray[Any]) -> None:
+    def write(self, spans: NDArray[np.int64], pages: NDArray[Any]) -> None:
         if self._table is None:
-            self._logical[block, :, inner] = values
-        else:
-            self._flat[block][:, self._table[inner]] = values
+            _copy(self._logical, pages, spans, True, self._tokens_inside)
+            return
+        for block, inner, page, outer, run in spans:
+            values = pages[page, outer : outer + run].transpose(1, 0, 2)
+            self._flat[block][:, self._table[inner : inner + run]] = values
 
 
 def _view(cache: torch.Tensor, order: _Order, dtype: KvDtype) -> _View:
-    bits = cache.view(torch.uint16) if dtype == "bfloat16" else cache
+    bits = cache.view(torch.uint16) if DTYPE_BYTES[dtype] == 2 else cache
     blocks, heads, block_tokens, width = cache.shape
     return _View(bits.view(blocks, heads, block_tokens * width).numpy(), order, block_tokens, width // 2)
 

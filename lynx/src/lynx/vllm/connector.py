@@ -4,6 +4,7 @@ It translates vLLM's calls into those of one of four halves and holds no logic o
 """
 
 import hashlib
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,9 @@ from lynx.vllm.cache import PagedCache
 from lynx.vllm.consumer import ConsumerMeta, ConsumerScheduler, ConsumerWorker
 from lynx.vllm.producer import ProducerMeta, ProducerScheduler, ProducerWorker
 from lynx.vllm.queries import QueryCatcher
+
+SWITCH_INTERVAL_S = 0.0005
+"""Longest turn of a thread at the interpreter while another waits."""
 
 IDLE_STEP_S = 0.003
 """How long a step that computes nothing waits for KV to move; new requests are delayed by no more than this."""
@@ -150,6 +154,8 @@ class LynxConnector(KVConnectorBase_V1, SupportsHMA):
         fingerprint = cache.layout.fingerprint(model_identity(Path(self._vllm_config.model_config.model)))
         settings = self._settings
         codecs.warm_up()  # else the first request would wait for a compiler
+        # The engine and the threads that move KV take turns at the interpreter; 5 ms is as long as a page takes.
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         if not self._kv_transfer_config.is_kv_producer:
             client = KvClient(fingerprint)
             client.start()

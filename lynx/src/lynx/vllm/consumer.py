@@ -348,16 +348,14 @@ class _Arrival:
         out = np.empty((len(pages), tokens, cache.layout.channels), dtype=cache.numpy_dtype)
         began_ns = time.monotonic_ns()
         self._codec.decode([payloads for _, payloads in pages], cache.layout.dtype, out)
-        for (index, _), page in zip(pages, out, strict=True):
+        runs: dict[tuple[int, int], list[tuple[int, int, int, int]]] = {}
+        for place, (index, _) in enumerate(pages):
             ref = self._refs[index]
             first, stop = max(ref.first_token, load.start), min(ref.first_token + tokens, load.stop)
-            cache.write(
-                ref.layer,
-                ref.part,
-                load.blocks,
-                first,
-                page[first - ref.first_token : stop - ref.first_token],
-            )
+            run = place, first, first - ref.first_token, stop - first
+            runs.setdefault((ref.layer, ref.part), []).append(run)
+        for (layer, part), of_layer in runs.items():
+            cache.write_pages(layer, part, load.blocks, of_layer, out)
         self.times["dequantise_ns"] += time.monotonic_ns() - began_ns
 
 
