@@ -58,6 +58,9 @@ class Session:
             return bool(self._outbox)
         if self._outbox or self._again:
             return True
+        if self.plane is Plane.RESIDUAL and not self.offer.encoded:
+            # Between two anchor batches the link may idle for a moment; a residual sent then would delay the next.
+            return False
         self._skip_held()
         return self.cursor < len(self.offer.frames.get(self.plane, ())) or self._end_is_due()
 

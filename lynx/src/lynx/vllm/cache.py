@@ -132,78 +132,72 @@ class PagedCache:
 
 
 @numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _copy(blocks: Any, pages: Any, spans: Any, into_blocks: bool, tokens_inside: bool) -> None:
-    """Copy spans between ``blocks`` ``[B, heads, tokens, channels]`` and ``pages`` ``[P, tokens, heads, channels]``.
+def _to_blocks(flat: Any, pages: Any, spans: Any, start: int, token_step: int, channel_step: int) -> None:
+    """Copy spans of ``pages`` ``[P, tokens, heads, channels]`` into ``flat`` ``[blocks, heads, elements]``.
 
     One call for many pages, without the interpreter's lock: the engine computes meanwhile.
     """
     heads, channels = pages.shape[2], pages.shape[3]
     for block, inner, page, outer, run in spans:
         for head in range(heads):
-            if tokens_inside:
-                for channel in range(channels):
-                    for token in range(run):
-                        if into_blocks:
-                            blocks[block, head, inner + token, channel] = pages[
-                                page, outer + token, head, channel
-                            ]
-                        else:
-                            pages[page, outer + token, head, channel] = blocks[
-                                block, head, inner + token, channel
-                            ]
-            else:
-                for token in range(run):
+            for token in range(run):
+                at = start + (inner + token) * token_step
+                if channel_step == 1:
+                    flat[block, head, at : at + channels] = pages[page, outer + token, head]
+                else:
                     for channel in range(channels):
-                        if into_blocks:
-                            blocks[block, head, inner + token, channel] = pages[
-                                page, outer + token, head, channel
-                            ]
-                        else:
-                            pages[page, outer + token, head, channel] = blocks[
-                                block, head, inner + token, channel
-                            ]
+                        flat[block, head, at + channel * channel_step] = pages[
+                            page, outer + token, head, channel
+                        ]
+
+
+@numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _from_blocks(flat: Any, pages: Any, spans: Any, start: int, token_step: int, channel_step: int) -> None:
+    """The way back of `_to_blocks`."""
+    heads, channels = pages.shape[2], pages.shape[3]
+    for block, inner, page, outer, run in spans:
+        for head in range(heads):
+            for token in range(run):
+                at = start + (inner + token) * token_step
+                if channel_step == 1:
+                    pages[page, outer + token, head] = flat[block, head, at : at + channels]
+                else:
+                    for channel in range(channels):
+                        pages[page, outer + token, head, channel] = flat[
+                            block, head, at + channel * channel_step
+                        ]
 
 
 class _View:
     """One layer's K or V, addressed ``[block, head, token, channel]`` whatever its order in memory."""
 
-    def __init__(self, flat: NDArray[Any], order: _Order, block_tokens: int, head_size: int) -> None:
+    def __init__(self, flat: NDArray[Any], order: _Order) -> None:
         self._flat = flat
-        self._table: NDArray[np.int64] | None = None
-        self._tokens_inside = False
-        match order:
-            case _Strided(start, token_step, channel_step):
-                item = flat.itemsize
-                self._tokens_inside = token_step < channel_step
-                self._logical = np.lib.stride_tricks.as_strided(
-                    flat[:, :, start:],
-                    shape=(*flat.shape[:2], block_tokens, head_size),
-                    strides=(*flat.strides[:2], token_step * item, channel_step * item),
-                )
-            case _Scattered(table):
-                self._table = table
+        self._order = order
 
     def read(self, spans: NDArray[np.int64], pages: NDArray[Any]) -> None:
-        if self._table is None:
-            _copy(self._logical, pages, spans, False, self._tokens_inside)
-            return
-        for block, inner, page, outer, run in spans:
-            found = self._flat[block][:, self._table[inner : inner + run]]
-            pages[page, outer : outer + run] = found.transpose(1, 0, 2)
+        match self._order:
+            case _Strided(start, token_step, channel_step):
+                _from_blocks(self._flat, pages, spans, start, token_step, channel_step)
+            case _Scattered(table):
+                for block, inner, page, outer, run in spans:
+                    found = self._flat[block][:, table[inner : inner + run]]
+                    pages[page, outer : outer + run] = found.transpose(1, 0, 2)
 
     def write(self, spans: NDArray[np.int64], pages: NDArray[Any]) -> None:
-        if self._table is None:
-            _copy(self._logical, pages, spans, True, self._tokens_inside)
-            return
-        for block, inner, page, outer, run in spans:
-            values = pages[page, outer : outer + run].transpose(1, 0, 2)
-            self._flat[block][:, self._table[inner : inner + run]] = values
+        match self._order:
+            case _Strided(start, token_step, channel_step):
+                _to_blocks(self._flat, pages, spans, start, token_step, channel_step)
+            case _Scattered(table):
+                for block, inner, page, outer, run in spans:
+                    values = pages[page, outer : outer + run].transpose(1, 0, 2)
+                    self._flat[block][:, table[inner : inner + run]] = values
 
 
 def _view(cache: torch.Tensor, order: _Order, dtype: KvDtype) -> _View:
     bits = cache.view(torch.uint16) if DTYPE_BYTES[dtype] == 2 else cache
     blocks, heads, block_tokens, width = cache.shape
-    return _View(bits.view(blocks, heads, block_tokens * width).numpy(), order, block_tokens, width // 2)
+    return _View(bits.view(blocks, heads, block_tokens * width).numpy(), order)
 
 
 def _probe(layer: Any, cache: torch.Tensor, part: int) -> _Order:

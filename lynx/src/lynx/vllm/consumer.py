@@ -6,6 +6,7 @@ that vLLM keeps waiting; once a level is complete its requests are reported as r
 """
 
 import logging
+import os
 import queue
 import threading
 import time
@@ -27,6 +28,9 @@ from lynx.vllm.proposals import TABLE, Proposal
 from lynx.wire import Manifest
 
 logger = logging.getLogger(__name__)
+
+LANDING_NICE = 5
+"""Priority of the landing thread below the engine's, as nice values."""
 
 LEFT_TO_COMPUTE = 2
 """Prompt tokens that a loaded request computes itself. With one, vLLM would pad its first step to the draft length."""
@@ -459,6 +463,8 @@ class ConsumerWorker:
         self.post(arrival, abandon)
 
     def _run(self) -> None:
+        # Where processors are few, a draft that runs goes before a residual that lands.
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LANDING_NICE)
         while (item := self._jobs.get()) is not None:
             arrival, job = item
             try:
