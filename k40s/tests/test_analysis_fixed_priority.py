@@ -88,7 +88,7 @@ def test_bounds_are_the_responses_of_the_critical_instant(tasks: list[Task], sup
 
 
 @settings(max_examples=150, deadline=None)
-@given(small_sets, small_supplies(), st.randoms(use_true_random=False))
+@given(small_sets, small_supplies(), st.integers(0, 2**32).map(Random))
 def test_no_run_of_a_proved_set_is_late(tasks: list[Task], supply: Supply, random: Random) -> None:
     verdict = fixed_priority(tasks, supply)
     if not isinstance(verdict, Proved):

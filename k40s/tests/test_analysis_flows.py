@@ -124,7 +124,7 @@ def networks(draw: st.DrawFn) -> tuple[list[Link], list[Flow]]:
 
 
 @settings(max_examples=120, deadline=None)
-@given(networks(), st.randoms(use_true_random=False))
+@given(networks(), st.integers(0, 2**32).map(Random))
 def test_no_frame_is_later_than_its_bound(network: tuple[list[Link], list[Flow]], random: Random) -> None:
     links, flows = network
     bounds = latencies(links, flows)

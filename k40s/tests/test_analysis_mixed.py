@@ -60,7 +60,7 @@ def limits(verdict: Proved, tasks: list[Task]) -> list[int]:
 
 
 @settings(max_examples=200, deadline=None)
-@given(small_sets, supplies, st.randoms(use_true_random=False))
+@given(small_sets, supplies, st.integers(0, 2**32).map(Random))
 def test_amc_keeps_its_bounds_over_mode_changes(tasks: list[Task], supply: Supply, random: Random) -> None:
     verdict = amc_rtb(tasks, supply)
     if not isinstance(verdict, Proved):
@@ -75,7 +75,7 @@ def test_amc_keeps_its_bounds_over_mode_changes(tasks: list[Task], supply: Suppl
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(small_tasks(with_jitter=False), min_size=2, max_size=4), st.randoms(use_true_random=False))
+@given(st.lists(small_tasks(with_jitter=False), min_size=2, max_size=4), st.integers(0, 2**32).map(Random))
 def test_edf_vd_keeps_every_guarantee(tasks: list[Task], random: Random) -> None:
     plan = virtual_deadlines(tasks)
     if not isinstance(plan, VirtualDeadlines):

@@ -38,7 +38,7 @@ tasks_and_jitter = st.lists(
 
 
 @settings(max_examples=150, deadline=None)
-@given(tasks_and_jitter, st.randoms(use_true_random=False))
+@given(tasks_and_jitter, st.integers(0, 2**32).map(Random))
 def test_random_runs_are_legal(tasks: list[Task], random: Random) -> None:
     last: dict[int, Job] = {}
     for job in random_jobs(tasks, 200, random):

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from k40s.analysis.mixed import VirtualDeadlines
 from k40s.analysis.supply import Server
@@ -18,8 +18,7 @@ from k40s.analysis.task import Task
 from k40s.analysis.verdict import Mode
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """One activation of the task at index `task`: it arrives, may run from `release_ns`, and needs `work_ns`."""
 
     task: int
@@ -145,7 +144,8 @@ class Deferrable:
 def worst_slices(server: Server) -> FixedSlices:
     """The slices of the supply bound: nothing for the first gap, then a budget at the start of every P."""
     unused_ns = server.period_ns - server.budget_ns
-    return FixedSlices(server, unused_ns, lambda number: 0 if number < 0 else server.gap_ns - unused_ns)
+    place_ns = server.gap_ns - unused_ns
+    return FixedSlices(server, unused_ns, lambda number: 0 if number < 0 else place_ns)
 
 
 def random_slices(server: Server, random: Random) -> FixedSlices:
@@ -283,9 +283,9 @@ class _Core:
         return self.run
 
     def _admit(self, job: Job) -> None:
-        task = self.tasks[job.task]
-        in_hi = self.policy.changes_mode and self.mode == "HI"
-        allowed_ns = min(job.work_ns, task.wcet_hi_ns if in_hi else task.wcet_ns)
+        allowed_ns = job.work_ns
+        if self.mode == "HI":
+            allowed_ns = min(allowed_ns, self.tasks[job.task].wcet_hi_ns)
         if allowed_ns:
             self._push(_Active(job, allowed_ns))
 
@@ -296,30 +296,30 @@ class _Core:
     def _advance(self, start_ns: int, end_ns: int) -> int:
         """Run the first job until it is done, overruns or must stop; the time reached."""
         active = self.ready[0][2]
-        task = self.tasks[active.job.task]
         stop_ns = min(end_ns, start_ns + active.allowed_ns - active.done_ns)
-        budget_ns = task.wcet_lo_ns - active.done_ns
-        may_overrun = self.policy.changes_mode and self.mode == "LO" and active.allowed_ns > task.wcet_lo_ns
-        if may_overrun:
-            stop_ns = min(stop_ns, start_ns + budget_ns)
+        budget_ns = active.allowed_ns
+        if self.policy.changes_mode and self.mode == "LO":
+            budget_ns = self.tasks[active.job.task].wcet_lo_ns
+            stop_ns = min(stop_ns, start_ns + budget_ns - active.done_ns)
         self.slices.use(start_ns, stop_ns)
         active.done_ns += stop_ns - start_ns
         if active.done_ns == active.allowed_ns:
             heapq.heappop(self.ready)
             self._complete(active, stop_ns)
-        elif may_overrun and active.done_ns == task.wcet_lo_ns:
+        elif active.done_ns == budget_ns:
             self._switch(stop_ns)
         return stop_ns
 
     def _complete(self, active: _Active, now_ns: int) -> None:
         if active.is_dropped:
             return
-        job = active.job
-        due_ns = job.arrival_ns + self.tasks[job.task].deadline_ns
-        response_ns = now_ns - job.arrival_ns
-        self.run.worst_response_ns[job.task] = max(response_ns, self.run.worst_response_ns.get(job.task, 0))
-        if now_ns > due_ns:
-            self.run.late.append(Late(job.task, due_ns, now_ns))
+        task, arrival_ns = active.job.task, active.job.arrival_ns
+        response_ns = now_ns - arrival_ns
+        if response_ns > self.run.worst_response_ns.get(task, 0):
+            self.run.worst_response_ns[task] = response_ns
+        deadline_ns = self.tasks[task].deadline_ns
+        if response_ns > deadline_ns:
+            self.run.late.append(Late(task, arrival_ns + deadline_ns, now_ns))
 
     def _switch(self, now_ns: int) -> None:
         """To mode HI: LO jobs lose their guarantee or what exceeds C(HI), and all are ranked anew."""
