@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from lynx.errors import BadInput
 from lynx.layout import DTYPE_BYTES, KvDtype, KvLayout
 
+TILE_TOKENS = 16
+"""Tokens copied together where tokens lie side by side: a cache line of each channel."""
+
 _DIGIT = 128
 """Base of the probe's digits: every integer below it is exact in bfloat16."""
 
@@ -137,35 +140,45 @@ def _to_blocks(flat: Any, pages: Any, spans: Any, start: int, token_step: int, c
 
     One call for many pages, without the interpreter's lock: the engine computes meanwhile.
     """
-    heads, channels = pages.shape[2], pages.shape[3]
+    channels = pages.shape[3]
     for block, inner, page, outer, run in spans:
-        for head in range(heads):
-            for token in range(run):
-                at = start + (inner + token) * token_step
+        for head in range(pages.shape[2]):
+            there = flat[block, head]
+            here = pages[page, :, head]
+            for first in range(0, run, TILE_TOKENS):
+                last = min(first + TILE_TOKENS, run)
                 if channel_step == 1:
-                    flat[block, head, at : at + channels] = pages[page, outer + token, head]
+                    for token in range(first, last):
+                        at = start + (inner + token) * token_step
+                        for channel in range(channels):
+                            there[at + channel] = here[outer + token, channel]
                 else:
                     for channel in range(channels):
-                        flat[block, head, at + channel * channel_step] = pages[
-                            page, outer + token, head, channel
-                        ]
+                        at = start + inner * token_step + channel * channel_step
+                        for token in range(first, last):
+                            there[at + token * token_step] = here[outer + token, channel]
 
 
 @numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _from_blocks(flat: Any, pages: Any, spans: Any, start: int, token_step: int, channel_step: int) -> None:
     """The way back of `_to_blocks`."""
-    heads, channels = pages.shape[2], pages.shape[3]
+    channels = pages.shape[3]
     for block, inner, page, outer, run in spans:
-        for head in range(heads):
-            for token in range(run):
-                at = start + (inner + token) * token_step
+        for head in range(pages.shape[2]):
+            there = flat[block, head]
+            here = pages[page, :, head]
+            for first in range(0, run, TILE_TOKENS):
+                last = min(first + TILE_TOKENS, run)
                 if channel_step == 1:
-                    pages[page, outer + token, head] = flat[block, head, at : at + channels]
+                    for token in range(first, last):
+                        at = start + (inner + token) * token_step
+                        for channel in range(channels):
+                            here[outer + token, channel] = there[at + channel]
                 else:
                     for channel in range(channels):
-                        pages[page, outer + token, head, channel] = flat[
-                            block, head, at + channel * channel_step
-                        ]
+                        at = start + inner * token_step + channel * channel_step
+                        for token in range(first, last):
+                            here[outer + token, channel] = there[at + token * token_step]
 
 
 class _View:

@@ -31,7 +31,7 @@ from lynx.vllm.queries import QueryCatcher
 SWITCH_INTERVAL_S = 0.0005
 """Longest turn of a thread at the interpreter while another waits."""
 
-IDLE_STEP_S = 0.003
+IDLE_STEP_S = 0.01
 """How long a step that computes nothing waits for KV to move; new requests are delayed by no more than this."""
 
 if TYPE_CHECKING:
