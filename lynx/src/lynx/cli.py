@@ -101,7 +101,9 @@ def prefill(
         StreamPolicy, typer.Option(help="What is sent first: anchors always, or by deadline.")
     ] = "edf",
     rate: Annotated[str | None, typer.Option(help="Hold KV to a rate, as 200mbit.")] = None,
-    early_share: Annotated[float, typer.Option(help="Share of tokens sent whole in the anchor.")] = DEFAULT_SHARE,
+    early_share: Annotated[
+        float, typer.Option(help="Share of tokens sent whole in the anchor.")
+    ] = DEFAULT_SHARE,
     anchor_dscp: Annotated[int, typer.Option(help="DSCP of the anchor connection.")] = DSCP_EF,
     residual_dscp: Annotated[int, typer.Option(help="DSCP of the residual connection.")] = DSCP_CS1,
     hold: Annotated[float, typer.Option(help="Seconds that KV is kept for a decode to fetch it.")] = 60.0,
@@ -261,7 +263,9 @@ def eval_command(
     prompts: Annotated[int, typer.Option(help="Different prompts.", min=1)] = 24,
     tokens: Annotated[int, typer.Option(help="Length of a prompt.", min=256)] = 2048,
     drafts: Annotated[int, typer.Option(help="Drafted tokens after each prompt.", min=1)] = 64,
-    early_share: Annotated[float, typer.Option(help="Share of tokens sent whole in the anchor.")] = DEFAULT_SHARE,
+    early_share: Annotated[
+        float, typer.Option(help="Share of tokens sent whole in the anchor.")
+    ] = DEFAULT_SHARE,
     json_file: Annotated[Path, typer.Option("--json", help="Where the rows go.")] = Path(
         "build/eval/lynx.json"
     ),

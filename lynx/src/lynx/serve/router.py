@@ -62,7 +62,7 @@ class RouterConfig:
     probe_every_s: float = 2.0
 
 
-class _Lost(Exception):  # noqa: N818 - an outcome that the router acts on, never shown
+class _Lost(Exception):
     """An instance gave no answer; ``status`` and the message are what the client gets if nobody else does."""
 
     def __init__(self, status: HTTPStatus, message: str, *, taken: bool = True) -> None:
