@@ -106,8 +106,8 @@ class _Level:
 
     index: int
     task: Task
-    sharing: Sequence[Task]
-    """The task and its rivals."""
+    sharing: Sequence[tuple[int, int, int]]
+    """C, J and T of the task and its rivals."""
     cycle_ns: int | None
     """A time after which their periods and the supply's repeat, None where it is too long to matter."""
     share_down: int
@@ -119,7 +119,7 @@ class _Level:
 def _levels(tasks: Sequence[Task], supply: Supply) -> Iterator[_Level]:
     """Each task with its rivals, highest priority first."""
     order = sorted(range(len(tasks)), key=lambda index: -tasks[index].priority)
-    by_priority = [tasks[index] for index in order]
+    by_priority = [(tasks[index].wcet_ns, tasks[index].jitter_ns, tasks[index].period_ns) for index in order]
     sums = [0, 0, 0, 0]
     placed = 0
     cycle_ns: int | None = supply.cycle_ns
@@ -189,8 +189,8 @@ def _finish(level: _Level, jobs: int, previous_ns: int, due_ns: int, supply: Sup
     while window_ns <= due_ns:
         meter.spend(len(level.sharing) + 1)
         need_ns = own_ns - task.wcet_ns * -(-(window_ns + task.jitter_ns) // task.period_ns)
-        for rival in level.sharing:  # the task itself among them: taken out again just above
-            need_ns += rival.wcet_ns * -(-(window_ns + rival.jitter_ns) // rival.period_ns)
+        for wcet, jitter, period in level.sharing:  # the task itself among them: taken out again just above
+            need_ns += wcet * -(-(window_ns + jitter) // period)
         reached_ns = supply.window_ns(need_ns)
         if reached_ns <= window_ns:
             return window_ns

@@ -28,7 +28,7 @@ _EXACT_BITS = 20_000
 """Longest common denominator that is still summed exactly."""
 
 
-class EffortSpent(Exception):  # noqa: N818 - control flow inside this package, not an error that a caller sees
+class EffortSpent(Exception):
     """The recurrence was given up; the caller turns to a linear bound or says `Undecided`."""
 
 
