@@ -135,6 +135,10 @@ class _Asker:
         prefill_end_ns, record, _ = self._run(mode, prompt)
         return sample(mode.name, index, prefill_end_ns, record)
 
+    def warm_up(self, mode: Mode, prompt: Prompt) -> None:
+        """A few tokens of one mode, not measured."""
+        self._run(mode, prompt, max_tokens=4)
+
     def logprobs(self, mode: Mode, prompt: Prompt) -> list[dict[int, float]]:
         """For each token of an answer the log-probabilities of the likeliest tokens."""
         _, _, answer = self._run(mode, prompt, logprobs=5, return_tokens_as_token_ids=True)
@@ -196,7 +200,7 @@ def _warm_up(asker: _Asker, prompt: Prompt, modes: Sequence[Mode], say: Say) -> 
     say("Warming up")
     short = Prompt(prompt.title, prompt.question, prompt.content, prompt.token_ids[-300:])
     for mode in modes:
-        asker.ask(mode, 0, short)
+        asker.warm_up(mode, short)
 
 
 def _compare_all(

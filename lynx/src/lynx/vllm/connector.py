@@ -151,6 +151,8 @@ class LynxConnector(KVConnectorBase_V1, SupportsHMA):
         context = self._vllm_config.compilation_config.static_forward_context
         layers = [context[name] for name in kv_caches]
         cache = PagedCache(layers, list(kv_caches.values()))
+        for tensor in kv_caches.values():
+            tensor.zero_()  # touches every page of memory now: faults would fall on the first transfers
         fingerprint = cache.layout.fingerprint(model_identity(Path(self._vllm_config.model_config.model)))
         settings = self._settings
         codecs.warm_up()  # else the first request would wait for a compiler
