@@ -60,13 +60,13 @@ static inline uint64_t k40s_now_ns(clockid_t clock) {
 /* deadline_ns 0 means the period. 0 on success, -1 with errno when the record cannot be mapped. */
 static inline int k40s_task_open(struct k40s_task *task, const char *name, uint64_t period_ns, uint64_t deadline_ns) {
     const char *directory = getenv("K40S_TASK_DIR");
-    int flags = MAP_SHARED | MAP_ANONYMOUS, file = -1;
+    int flags = MAP_SHARED | MAP_POPULATE | MAP_ANONYMOUS, file = -1;
     if (directory != NULL && *directory != '\0') {
         char path[4096];
         snprintf(path, sizeof path, "%s/%s.task", directory, name);
         file = open(path, O_RDWR | O_CLOEXEC);
         if (file < 0) return -1;
-        flags = MAP_SHARED;
+        flags = MAP_SHARED | MAP_POPULATE;
     }
     void *memory = mmap(NULL, sizeof(struct k40s_record), PROT_READ | PROT_WRITE, flags, file, 0);
     if (file >= 0) close(file);

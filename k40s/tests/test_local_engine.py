@@ -56,7 +56,7 @@ def test_an_admitted_job_runs_with_what_was_proved(world: World) -> None:
     engine = world.engine()
     assert apply(engine, job("loop"), job("hog", "NO")) == ["admitted", "admitted"]
     assert world.alive() == {LOOP.id, HOG.id}
-    budget = read_budget(world.files, LOOP.group("/k40s"))
+    budget = read_budget(world.files, LOOP.group(world.files.root))
     assert 0 < budget.runtime_us < budget.period_us <= 5000
     pid = world.launcher.running[LOOP.id]
     assert isinstance(world.scheduling.policy(pid), Fifo)
@@ -64,7 +64,7 @@ def test_an_admitted_job_runs_with_what_was_proved(world: World) -> None:
     assert status is not None
     (replica,) = status.replicas
     assert replica.workloads[0].budget_ns == budget.runtime_us * 1000
-    assert (world.folder / "tasks" / LOOP.id / "control.task").exists()
+    assert (world.config.records / LOOP.id / "control.task").exists()
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_deleting_leaves_nothing(world: World) -> None:
     engine.delete("loop")
     assert world.alive() == set()
     assert engine.machine.found() == frozenset()
-    assert not (world.folder / "tasks" / LOOP.id).exists()
+    assert not (world.config.records / LOOP.id).exists()
     with pytest.raises(NotFound, match="k40s get"):
         engine.job("loop")
     assert world.engine().jobs == {}
@@ -194,14 +194,14 @@ def test_a_crash_keeps_jobs_and_recovery_undoes_what_was_half_done(world: World)
     engine = world.engine()
     apply(engine, job("loop"), job("hog", "NO"))
     pids = dict(world.launcher.running)
-    budget = read_budget(world.files, LOOP.group("/k40s"))
+    budget = read_budget(world.files, LOOP.group(world.files.root))
     engine.store.remove_object(
         "CriticalJob", "default/hog"
     )  # crashed after it was forgotten, before it was stopped
     again = world.engine()
     again.tick()
     assert world.launcher.running == {LOOP.id: pids[LOOP.id]}
-    assert read_budget(world.files, LOOP.group("/k40s")) == budget
+    assert read_budget(world.files, LOOP.group(world.files.root)) == budget
     assert again.machine.found() == {LOOP}
 
 
@@ -285,7 +285,7 @@ def test_a_full_disk_refuses_new_jobs_and_keeps_old_ones(world: World) -> None:
 def test_an_unreadable_group_is_told_once_and_keeps_nobody_else_waiting(world: World) -> None:
     engine = world.engine()
     apply(engine, job("hog", "NO"))
-    del world.files.groups[Controller.CPU, HOG.group("/k40s")]
+    del world.files.groups[Controller.CPU, HOG.group(world.files.root)]
     engine.containers.in_force.clear()
     for _ in range(3):
         engine.tick()

@@ -63,7 +63,7 @@ def run(world: World, engine: Engine, seconds: float, hog_milli: int, *, stalled
         if stalled:
             total = f"some avg10=0 avg60=0 avg300=0 total={world.now_ns // 1000}\n"
             (world.folder / "root/proc/pressure/memory").write_text(total)
-        group = HOG.group("/k40s")
+        group = HOG.group(world.files.root)
         if (Controller.CPUACCT, group) in world.files.groups and HOG.id in world.alive():
             quota_us = int(world.files.read(Controller.CPU, group, "cpu.cfs_quota_us"))
             allowed = hog_milli if quota_us < 0 else min(hog_milli, quota_us // 100)
@@ -82,13 +82,13 @@ def test_who_breaks_its_limit_is_named_throttled_and_freed_again(world: World) -
     run(world, engine, 5, hog_milli=200)
     assert not engine.measurements.alarms
     world.files.write(
-        Controller.CPU, HOG.group("/k40s"), "cpu.cfs_quota_us", "-1"
+        Controller.CPU, HOG.group(world.files.root), "cpu.cfs_quota_us", "-1"
     )  # somebody takes its limit away
     run(world, engine, 5, hog_milli=1000)
     alarm = next(event for event in engine.events(0, 1000) if event.severity == "alarm")
     assert "hog/main (NO) uses" in alarm.message
     assert adjustment(engine, "hog") is Adjustment.THROTTLED
-    assert world.files.read(Controller.CPU, HOG.group("/k40s"), "cpu.cfs_quota_us") == "5000", (
+    assert world.files.read(Controller.CPU, HOG.group(world.files.root), "cpu.cfs_quota_us") == "5000", (
         "a quarter of 200m"
     )
     assert adjustment(engine, "loop") is adjustment(engine, "web") is Adjustment.NONE
@@ -97,7 +97,7 @@ def test_who_breaks_its_limit_is_named_throttled_and_freed_again(world: World) -
     assert again.reaction == engine.reaction
     run(world, again, 120, hog_milli=200)
     assert adjustment(again, "hog") is Adjustment.NONE
-    assert world.files.read(Controller.CPU, HOG.group("/k40s"), "cpu.cfs_quota_us") == "20000"
+    assert world.files.read(Controller.CPU, HOG.group(world.files.root), "cpu.cfs_quota_us") == "20000"
     assert {LOOP.id, WEB.id, HOG.id} == world.alive()
 
 

@@ -18,17 +18,19 @@ def steal(*readings: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 def test_hand_worked() -> None:
-    taken = steal((0, 0), (100, 0), (200, 20), (300, 20), (400, 30))
+    taken = steal((0, 0), (1000, 0), (2000, 20), (3000, 20), (4000, 20), (5000, 30))
     cases = {
-        "in time": (period(10, 5), 0, 0),
-        "late, host took nothing": (period(10, 9), 1, 1),
-        "late by 15 ms, host took 20": (period(120, 20), 1, 0),
-        "late by 45 ms, host took 20: not by that alone": (period(120, 50), 1, 1),
-        "late by 15 ms, host took 10 and a step that is not seen": (period(310, 20), 1, 0),
-        "late after the last reading": (period(390, 50), 1, 1),
+        "in time": (period(100, 5), 0, 0),
+        "late, host took nothing": (period(500, 9), 1, 1),
+        "late by 15 ms, host took 20": (period(1500, 20), 1, 0),
+        "late by 45 ms, host took 20: not by that alone": (period(1500, 50), 1, 1),
+        "late by 15 ms, host took 10 and a step that is not seen": (period(4500, 20), 1, 0),
+        "late by 3 ms just before the counter was fed": (period(950, 8), 1, 0),
+        "late long after": (period(3500, 8), 1, 1),
     }
     for words, (one, missed, unexplained) in cases.items():
         assert judge([one], 5 * MS, taken) == Misses(1, missed, unexplained), words
+    assert judge([period(0, 9)], 5 * MS, []) == Misses(1, 1, 1)
 
 
 @given(st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 50)), max_size=20), st.integers(1, 40))

@@ -326,6 +326,29 @@ def test_a_container_of_runc_has_its_budget_from_the_first_instruction(
 
 
 @pytest.mark.root
+def test_a_container_that_a_crash_left_waiting_is_not_taken_for_running(
+    real: Machine, tmp_path: Path, rootfs: Path
+) -> None:
+    in_root = Launch(LOOP.id, ("sleep", "60"), LOOP.group(real.files.root), tmp_path / "log", rootfs=rootfs)
+
+    class Crash(BaseException):
+        pass
+
+    class Crashing(RuncLauncher):
+        def release(self, launch_id: str) -> None:
+            raise Crash
+
+    real.runc = Crashing(tmp_path / "runc")
+    with pytest.raises(Crash):
+        real.start(LOOP, in_root, REAL_TIME)
+    assert real.members(LOOP), "it waits"
+    again = linux_machine(tmp_path)
+    assert again.recover(frozenset({LOOP})) == frozenset()
+    assert again.found() == frozenset()
+    real.journal = again.journal
+
+
+@pytest.mark.root
 def test_a_missing_program_leaves_nothing(real: Machine, tmp_path: Path, rootfs: Path) -> None:
     in_root = Launch(LOOP.id, ("nonesuch",), LOOP.group(real.files.root), tmp_path / "log", rootfs=rootfs)
     with pytest.raises(EffectFailed, match="nonesuch"):

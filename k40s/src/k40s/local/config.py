@@ -30,6 +30,12 @@ class Config:
     run_as: int = 65534
     """User that plain commands run as."""
 
+    @property
+    def records(self) -> Path:
+        """Task records, on a file system without a disk: a job that writes to a mapped file on a disk waits for that
+        disk now and then, several milliseconds long."""
+        return Path("/dev/shm" + self.cgroup_root)
+
     def __post_init__(self) -> None:
         if (
             not self.cgroup_root.startswith("/")

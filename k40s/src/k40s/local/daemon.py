@@ -131,6 +131,7 @@ def _serve(config: Config, engine: Engine, listening: int) -> None:
         engine.store.close()
     if everything.is_set():
         shutil.rmtree(config.state)
+        shutil.rmtree(config.records, ignore_errors=True)
 
 
 def _stop(server: uvicorn.Server, everything: threading.Event, all_of_it: bool) -> None:
@@ -165,6 +166,7 @@ def uninstall(config: Config) -> None:
     with only_one(config):
         linux_machine(config).uninstall()
         shutil.rmtree(config.state)
+        shutil.rmtree(config.records, ignore_errors=True)
     config.socket.unlink(missing_ok=True)
 
 

@@ -153,11 +153,8 @@ class Engine:
         self.wanted[name] = self._wanted(job, placement)
 
     def _wanted(self, job: api.CriticalJob, placement: Placement) -> tuple[Wanted, ...]:
-        config = self.config
         (seat,) = placement.seats
-        return wanted_of(
-            job, seat, self.node_class, config.state, config.cgroup_root, config.run_as, self._image
-        )
+        return wanted_of(job, seat, self.node_class, self.config, self._image)
 
     def _image(self, layout: Path) -> Image:
         return unpack(layout, self.config.state / "images")
@@ -345,7 +342,7 @@ class Engine:
         return Applied(JOB, key, "admitted")
 
     def _keep(self, key: str, job: api.CriticalJob, state: JobState) -> None:
-        with self.store.change():
+        with self.store.change(durable=True):
             self.store.put_object(JOB, key, job.model_dump_json(by_alias=True))
             self.store.put_state(key, state.to_json())
         self.jobs[key], self.states[key] = job, state
@@ -505,7 +502,7 @@ class Engine:
             self.config.node, placed, adjustments, self.measurements.alarms, self.policy.spec, self.clock_ns()
         )
         if self.reaction.to_json() != before:
-            self.store.put_object("Reaction", self.config.node, self.reaction.to_json())
+            self.store.put_reaction(self.config.node, self.reaction.to_json())
         for action in actions:
             match action:
                 case (

@@ -1,5 +1,7 @@
 """A daemon's engine over a machine in memory: kernel, disk and clock that a test can crash, fill and turn."""
 
+import itertools
+import os
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +24,7 @@ from k40s.node.sample import Source
 from k40s.node.scheduling import FakeScheduling
 from k40s.node.wakeup import LAYOUT, read_latency
 
+WORLDS = itertools.count()
 PROC_STAT = "cpu0 100 0 100 9000 0 0 0 0 0 0\ncpu1 100 0 100 9000 0 0 0 0 0 0\nsoftirq 100\n"
 CALM = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
 HARDWARE = Hardware("Test CPU", "x86_64", "6.0", cores=2, memory_bytes=8 << 30)
@@ -41,13 +44,18 @@ class World:
 
     def __post_init__(self) -> None:
         self.launcher.born = self.scheduling.add
-        self.files = FakeCgroups(alive=self.launcher.alive)
+        self.files = FakeCgroups(root=f"/k40s-fake-{os.getpid()}-{next(WORLDS)}", alive=self.launcher.alive)
         pressure = self.folder / "root/proc/pressure"
         pressure.mkdir(parents=True, exist_ok=True)
         (pressure.parent / "stat").write_text(PROC_STAT)
         for resource in ("cpu", "memory", "io"):
             (pressure / resource).write_text(CALM)
         self.wake()
+
+    @property
+    def config(self) -> Config:
+        """Of its daemons: a root of groups that no other world has, since task records go by it."""
+        return Config(state=self.folder, socket=self.folder / "sock", cgroup_root=self.files.root)
 
     def wake(self, late_ns: int = 1) -> None:
         """The wake-up probe has seen a hundred wake-ups more, all this late."""
@@ -96,7 +104,7 @@ class World:
         )
         measurements.warm_up(self._pause)
         return Engine(
-            Config(state=self.folder, socket=self.folder / "sock"),
+            self.config,
             machine,
             Store(self.folder / "state.db"),
             measurements,

@@ -16,13 +16,13 @@ from k40s.api.level import Level
 from k40s.assurance.evidence import Capability, Evidence, Measured, Reading, Unknown
 from k40s.local.workloads import Wanted
 from k40s.monitor.culprit import Culprit, Resource, Suspect, find_culprit
-from k40s.monitor.deadlines import Misses, judge, spent_budgets
+from k40s.monitor.deadlines import AROUND_NS, Misses, judge, spent_budgets
 from k40s.monitor.detect import Threshold, ThresholdState
 from k40s.monitor.plan import Guarantee, Metric, Plan, make_plan
 from k40s.monitor.readings import Counted, count, rate, ratio_ppm
 from k40s.node.sample import Source
 from k40s.node.wakeup import NONE_YET, Latency, read_latency
-from k40s.task import TaskRecord, read_record
+from k40s.task import RING, Period, TaskRecord, read_record
 
 SECOND_NS = 1_000_000_000
 STEAL_KEPT = 512
@@ -51,6 +51,15 @@ class TaskHistory:
     new_overruns: int = 0
     responses_ns: deque[int] = field(default_factory=lambda: deque(maxlen=4096))
     record: TaskRecord | None = None
+    waiting: tuple[Period, ...] = ()
+    """Periods that are too young to be judged: what the host took shows a little later."""
+    skips: int = 0
+    """Skipped releases that wait for the verdict on the late period before them."""
+
+    @property
+    def misses_by_others(self) -> int:
+        """New misses that neither the host explains nor an overrun of the task itself: nobody else is to pay for it."""
+        return 0 if self.new_overruns else self.last.unexplained
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +179,7 @@ class Measurements:
                 history = self.tasks.get((wanted.address.id, task.name))
                 if history is None:
                     continue
-                missed = name == "deadline-misses" and history.last.unexplained > 0
+                missed = name == "deadline-misses" and history.misses_by_others > 0
                 overran = name == "budget-overruns" and history.new_overruns > 0 and wanted.level is Level.HI
                 if missed or overran:
                     found.add(wanted.job)
@@ -179,9 +188,9 @@ class Measurements:
     def _alarm_value(self, name: str, running: Sequence[Wanted]) -> tuple[int, list[Suspect]]:
         match name:
             case "deadline-misses":
-                return sum(history.last.unexplained for history in self.tasks.values()), []
+                return sum(history.misses_by_others for history in self.tasks.values()), []
             case "budget-overruns":
-                return sum(history.new_overruns for history in self.tasks.values()), []
+                return len(self._victims(name, running)), []
             case "beyond-limit":
                 beyond = self._beyond_limits(running)
                 return len(beyond), beyond
@@ -330,9 +339,15 @@ def _take_in(
     """Judge the periods that are new; a task that began anew counts from zero."""
     began_anew = history.record is not None and record.ended < history.record.ended
     before = None if began_anew else history.record
-    judged = judge(record.periods, deadline_ns, steal)
-    skipped = max(0, record.skipped - (before.skipped if before else 0))
+    fed_until_ns = steal[-1][0] - AROUND_NS if steal else 0
+    known = (*history.waiting, *record.periods)
+    ripe = [period for period in known if period.end_ns <= fed_until_ns or not steal]
+    history.waiting = tuple(period for period in known if period.end_ns > fed_until_ns and steal)[-RING:]
+    judged = judge(ripe, deadline_ns, steal)
     # A skipped release has no end; it follows a period that is late for the same reason, and shares its verdict.
+    history.skips += max(0, record.skipped - (before.skipped if before else 0))
+    skipped = history.skips if judged.missed or not history.waiting else 0
+    history.skips -= skipped
     blamed = 0 if judged.missed and not judged.unexplained else skipped
     history.last = judged + Misses(skipped, skipped, blamed)
     history.total = history.total + history.last

@@ -204,7 +204,8 @@ def prepare_records(wanted: Wanted) -> None:
     for task in wanted.tasks:
         folder = task.record.parent
         folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o755)
+        for part in (folder, folder.parent):
+            part.chmod(0o755)
         head = empty_record(task.name, task.period_ns, task.deadline_ns, task.wcet_ns)
         fresh = task.record.with_suffix(".new")
         fresh.write_bytes(head + bytes(FILE_BYTES - len(head)))

@@ -1,7 +1,9 @@
 """What must survive the daemon: objects, where jobs are placed, how far reactions went, and events. SQLite.
 
-Every change is one transaction, on the disk before the call returns; a full disk raises `EffectFailed` and changes
-nothing. The schema is created here and versioned by `user_version`.
+Every change is one transaction. An object is on the disk before the call returns, since its user is told so; states
+and events outlive the daemon at once and a power cut some seconds later, so that a disk under load holds up no
+reaction. A full disk raises `EffectFailed` and changes nothing. The schema is created here and versioned by
+`user_version`.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class Store:
         self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         with _told():
             self._database.execute("pragma journal_mode = wal")
-            self._database.execute("pragma synchronous = full")
+            self._database.execute("pragma synchronous = normal")
         version = self._database.execute("pragma user_version").fetchone()[0]
         if version == 0:
             with _told():
@@ -59,12 +61,13 @@ class Store:
             )
 
     @contextmanager
-    def change(self) -> Iterator[None]:
-        """All that is written inside happens together or not at all."""
+    def change(self, *, durable: bool = False) -> Iterator[None]:
+        """All that is written inside happens together or not at all. `durable`: it also outlives a power cut."""
         with self._lock, _told():
             if self._database.in_transaction:  # part of a larger change
                 yield
                 return
+            self._database.execute(f"pragma synchronous = {'full' if durable else 'normal'}")
             self._database.execute("begin immediate")
             try:
                 yield
@@ -79,7 +82,7 @@ class Store:
 
     def put_object(self, kind: str, name: str, body: str) -> None:
         """Keep an object as JSON, in place of what was there."""
-        with self.change():
+        with self.change(durable=True):
             self._database.execute("insert or replace into objects values (?, ?, ?)", (kind, name, body))
 
     def objects(self, kind: str) -> dict[str, str]:
@@ -88,10 +91,15 @@ class Store:
 
     def remove_object(self, kind: str, name: str) -> None:
         """Forget an object and, of a job, its state."""
-        with self.change():
+        with self.change(durable=True):
             self._database.execute("delete from objects where kind = ? and name = ?", (kind, name))
             if kind == "CriticalJob":
                 self._database.execute("delete from states where job = ?", (name,))
+
+    def put_reaction(self, node: str, body: str) -> None:
+        """Keep how far the reaction has gone, as JSON."""
+        with self.change():
+            self._database.execute("insert or replace into objects values ('Reaction', ?, ?)", (node, body))
 
     def put_state(self, job: str, body: str) -> None:
         """Keep what the daemon knows of a job, as JSON."""

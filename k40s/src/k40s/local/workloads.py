@@ -14,6 +14,7 @@ from pathlib import Path
 
 from k40s import api
 from k40s.errors import Unsupported
+from k40s.local.config import Config
 from k40s.node.budgets import RtBudget
 from k40s.node.capabilities import Feature, Found
 from k40s.node.images import Image
@@ -112,9 +113,7 @@ def wanted_of(
     job: api.CriticalJob,
     seat: Seat,
     node_class: api.NodeClass,
-    state: Path,
-    cgroup_root: str,
-    run_as: int,
+    config: Config,
     image_of: Callable[[Path], Image],
 ) -> tuple[Wanted, ...]:
     """The containers of a job that is placed here. `Unsupported` for what this mode cannot do."""
@@ -125,7 +124,7 @@ def wanted_of(
     for workload in job.spec.workloads:
         address = Address(job.spec.criticality.name, label, workload.name)
         core, servers = on_core.get(workload.name, (None, None))
-        records = state / "tasks" / address.id
+        records = config.records / address.id
         tasks = _tasks(workload, servers, node_class.metadata.name, records)
         number = None if core is None else numbers[core]
         found.append(
@@ -133,7 +132,7 @@ def wanted_of(
                 job=demand_of(job).job,
                 address=address,
                 level=job.spec.criticality,
-                launch=_launch(workload, address, state, cgroup_root, run_as, records, image_of),
+                launch=_launch(workload, address, config, records, image_of),
                 reservation=_reservation(workload, job.spec.criticality, number, servers, tasks),
                 budget_hi=budget_of(servers, api.Level.HI) if servers else None,
                 request_milli=workload.resources.requests.cpu_milli,
@@ -188,13 +187,11 @@ def _reservation(
 def _launch(
     workload: api.Container | api.Command,
     address: Address,
-    state: Path,
-    cgroup_root: str,
-    run_as: int,
+    config: Config,
     records: Path,
     image_of: Callable[[Path], Image],
 ) -> Launch:
-    group, log = address.group(cgroup_root), state / "logs" / f"{address.id}.log"
+    group, log = address.group(config.cgroup_root), config.state / "logs" / f"{address.id}.log"
     if isinstance(workload, api.Command):
         return Launch(
             id=address.id,
@@ -203,8 +200,8 @@ def _launch(
             log=log,
             env={**workload.env, DIRECTORY_VARIABLE: str(records)},
             cwd=workload.working_dir or "/",
-            user=run_as,
-            user_group=run_as,
+            user=config.run_as,
+            user_group=config.run_as,
         )
     image = _image(workload, image_of)
     return Launch(
@@ -214,8 +211,8 @@ def _launch(
         log=log,
         env={**image.env, **workload.env, DIRECTORY_VARIABLE: TASKS_INSIDE},
         cwd=workload.working_dir or image.cwd,
-        user=run_as,
-        user_group=run_as,
+        user=config.run_as,
+        user_group=config.run_as,
         rootfs=image.rootfs,
         mounts=(Mount(records, TASKS_INSIDE, writable=True),),
     )

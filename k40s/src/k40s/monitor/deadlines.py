@@ -1,9 +1,9 @@
 """Misses and overruns of tasks, and which misses the host explains.
 
 A virtual machine's host takes its cores away now and then; what it took is counted per core ("steal"). A miss is
-explained when the steal of the core, between the last reading before the release and the first one after the end, is
-at least the time by which the deadline was missed. The counter has steps of 10 ms: a step that has begun to fill is
-not seen, so up to one step may be lacking, but some of it must have been seen.
+explained when the steal seen around the period (from 0.2 s before its release to 0.2 s after its end, the counter being
+fed late) is at least the time by which the deadline was missed. The counter has steps of 10 ms, so up to one step
+may be lacking, but some of it must have been seen.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 STEP_NS = 10_000_000
+AROUND_NS = 200_000_000
 
 
 class Period(Protocol):
@@ -55,17 +56,18 @@ def judge(periods: Iterable[Period], deadline_ns: int, steal: Sequence[tuple[int
 
 
 def _explained(from_ns: int, to_ns: int, late_ns: int, steal: Sequence[tuple[int, int]]) -> bool:
-    stolen_ns = stolen_between(from_ns, to_ns, steal)
+    stolen_ns = stolen_between(from_ns - AROUND_NS, to_ns + AROUND_NS, steal)
     return stolen_ns > 0 and stolen_ns + STEP_NS > late_ns
 
 
 def stolen_between(from_ns: int, to_ns: int, steal: Sequence[tuple[int, int]]) -> int:
-    """Steal seen between the last reading at or before `from_ns` and the first at or after `to_ns`; 0 without both."""
-    times = [at_ns for at_ns, _ in steal]
-    before = bisect_right(times, from_ns) - 1
-    after = bisect_left(times, to_ns)
-    if before < 0 or after >= len(steal):
+    """Steal seen between the last reading at or before `from_ns` and the first at or after `to_ns`, or as near to them
+    as there are readings."""
+    if not steal:
         return 0
+    times = [at_ns for at_ns, _ in steal]
+    before = max(0, bisect_right(times, from_ns) - 1)
+    after = min(len(steal) - 1, bisect_left(times, to_ns))
     return max(0, steal[after][1] - steal[before][1])
 
 

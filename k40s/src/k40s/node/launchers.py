@@ -69,6 +69,9 @@ class Launcher(Protocol):
     def release(self, launch_id: str) -> None:
         """Let a waiting process become the job."""
 
+    def is_waiting(self, launch_id: str) -> bool:
+        """Whether a process was created, by whomever, and never released."""
+
     def exit_status(self, launch_id: str) -> int | None:
         """Exit status once it ended, negative for a signal; None while it runs or when nobody can know."""
 
@@ -132,6 +135,11 @@ class PlainLauncher:
         except BrokenPipeError as error:
             raise EffectFailed(f"container {launch_id!r} ended before it could start") from error
 
+    def is_waiting(self, launch_id: str) -> bool:
+        # One that another daemon made and did not release has read the end of its input, and is gone.
+        process = self._held.get(launch_id)
+        return process is not None and process.stdin is not None and not process.stdin.closed
+
     def exit_status(self, launch_id: str) -> int | None:
         process = self._held.get(launch_id)
         return process.poll() if process else None
@@ -193,6 +201,12 @@ class RuncLauncher:
 
     def release(self, launch_id: str) -> None:
         self._run("start", launch_id)
+
+    def is_waiting(self, launch_id: str) -> bool:
+        try:
+            return bool(json.loads(self._run("state", launch_id))["status"] == "created")
+        except (EffectFailed, json.JSONDecodeError, KeyError):
+            return False
 
     def exit_status(self, launch_id: str) -> int | None:  # noqa: ARG002 - the port's signature
         return None  # runc's child belongs to init: its status is gone with it
@@ -314,6 +328,9 @@ class FakeLauncher:
         if launch_id not in self.waiting:
             raise EffectFailed(f"container {launch_id!r} ended before it could start")
         self.running[launch_id] = self.waiting.pop(launch_id)
+
+    def is_waiting(self, launch_id: str) -> bool:
+        return launch_id in self.waiting
 
     def exit_status(self, launch_id: str) -> int | None:
         return self.ended.get(launch_id)

@@ -356,8 +356,9 @@ class Machine:
         self, keep: frozenset[Address], keep_devices: frozenset[Device] = frozenset()
     ) -> frozenset[Address]:
         """After a crash: undo all that does not belong to `keep`; those of `keep` that still run."""
-        for address in self.found() - keep:
-            self.stop(address, grace_s=0)
+        for address in self.found():
+            if address not in keep or self._is_waiting(address):
+                self.stop(address, grace_s=0)
         kept = {address.id for address in keep}
         for effect in self.journal.outstanding():
             match effect:
@@ -373,6 +374,12 @@ class Machine:
                 case _:
                     pass
         return frozenset(address for address in keep if self.members(address))
+
+    def _is_waiting(self, address: Address) -> bool:
+        in_runc = any(
+            isinstance(one, RuncContainer) and one.id == address.id for one in self.journal.outstanding()
+        )
+        return (self.runc if in_runc else self.plain).is_waiting(address.id)
 
     def uninstall(self) -> None:
         """Stop everything and remove our root: the machine is as it was."""
