@@ -28,8 +28,12 @@ class View:
     """Sum of requests, this replica included."""
     mem_after: Table
     millipoints_after: Table
-    floor_after: Table
-    """Most that any job needs, this one included."""
+    trust: Table
+    """Alpha and beta, in thousandths of a point."""
+    floor_before: Table
+    """Most that any job there needs."""
+    floor: int
+    """What this job needs."""
     taken_ppb: Table
     """Share of a core that servers take, summed over the cores, before placement."""
     cores: Table
@@ -62,7 +66,9 @@ def view(snapshot: Snapshot, demand: Demand) -> View:
         cpu_after=cpu_after,
         mem_after=mem_after,
         millipoints_after=millipoints,
-        floor_after=floor,
+        trust=table[rows.TRUST],
+        floor_before=table[rows.FLOOR],
+        floor=demand.floor,
         taken_ppb=table[rows.TAKEN_PPB],
         cores=table[rows.CORES],
         feasible=feasible,

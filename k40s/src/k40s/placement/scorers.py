@@ -48,13 +48,19 @@ def _first_fit(view: View) -> Scores:
 
 
 def _assurance_waste(view: View) -> Scores:
-    """The least assurance beyond what the jobs there need; among equals the fullest node.
+    """The least assurance spent; among equals the emptiest node.
 
-    Trust is scarcer than room: a job that needs little goes where little is to be had, and what only some nodes
-    can offer is kept for those who ask for it.
+    Two things are spent. What the node offers, or must offer for others, beyond what this job needs: trusted
+    nodes are kept for those who need them, and nodes that must not over-commit are not filled by those who
+    would not mind. And the part of gamma that the node must hold from now on and did not have to before: it can
+    over-commit less.
     """
-    waste: Scores = (view.millipoints_after - view.floor_after) / 20_000
-    return _used(view) / 10 - waste
+    needed = np.maximum(view.floor_before, view.floor)
+    unneeded = np.maximum(view.trust, needed) - view.floor
+    held_before = np.maximum(view.floor_before - view.trust, 0)
+    held_after = np.maximum(needed - view.trust, 0)
+    spent: Scores = (unneeded + held_after - held_before) / 1000
+    return -spent - _used(view) / 10
 
 
 def _least_allocated(view: View) -> Scores:
@@ -75,7 +81,7 @@ def _requested_to_capacity_ratio(view: View) -> Scores:
 
 WORST_FIT = Scorer("worst-fit", _worst_fit, "emptiest")
 FIRST_FIT = Scorer("first-fit", _first_fit, "first")
-ASSURANCE_WASTE = Scorer("assurance-waste", _assurance_waste, "fullest")
+ASSURANCE_WASTE = Scorer("assurance-waste", _assurance_waste, "emptiest")
 LEAST_ALLOCATED = Scorer("LeastAllocated", _least_allocated, "first")
 MOST_ALLOCATED = Scorer("MostAllocated", _most_allocated, "first")
 REQUESTED_TO_CAPACITY_RATIO = Scorer("RequestedToCapacityRatio", _requested_to_capacity_ratio, "first")
