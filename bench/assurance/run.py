@@ -14,6 +14,7 @@ guaranteed flow beside a saturating one.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import shutil
 import struct
@@ -48,7 +49,8 @@ from k40s.task import FILE_BYTES, Period, empty_record, read_record
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE.parents[1] / "k40s" / "include"
 MODES = ("plain", "rt-blind", "k40s")
-WARM_UP_S = 2.0
+WARM_UP_S = 3.0
+log = logging.getLogger("assurance")
 PAIR = struct.Struct("<QQ")
 STRESS = ("--cpu", "2", "--vm", "1", "--vm-bytes", "128M", "--io", "1", "--hdd", "1", "--hdd-bytes", "64M")
 STRESS_REQUEST_MILLI = 1000
@@ -141,7 +143,15 @@ def judged(periods: Sequence[Period], deadline_ns: int, gaps: Sequence[tuple[int
         if late_ns > 0:
             missed += 1
             overlap = sum(max(0, min(to, period.end_ns) - max(since, since_ns)) for since, to in gaps)
-            unexplained += overlap < late_ns
+            if overlap < late_ns:
+                unexplained += 1
+                log.info(
+                    "late by %.2f ms, gaps %.2f, began %.2f after release, executed %.2f",
+                    *(
+                        ns / 1e6
+                        for ns in (late_ns, overlap, period.begin_ns - period.release_ns, period.execution_ns)
+                    ),
+                )
     return Misses(len(periods), missed, unexplained)
 
 
@@ -185,6 +195,7 @@ class Experiment:
         for name, (path, core) in records.items():
             result = self.results.setdefault((mode, name), Result())
             loop = next(loop for loop in LOOPS if loop.name == name)
+            log.info("%s, %s:", mode, name)
             found = judged(periods[name], loop.period_us * 1000, self.witness.gaps(core))
             last = read_record(path)
             lost = (last.skipped - skipped[name]) if last else 0
@@ -497,8 +508,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=60, help="of each mode, in turns")
-    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--verbose", action="store_true", help="say why each miss was not explained")
     given = parser.parse_args()
+    logging.basicConfig(level=logging.INFO if given.verbose else logging.WARNING, format="%(message)s")
     lacking = [name for name in ("gcc", "stress-ng", "tc", "ip", "chrt") if shutil.which(name) is None]
     if os.geteuid() != 0 or lacking:
         raise SystemExit(

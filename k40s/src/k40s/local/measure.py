@@ -33,10 +33,13 @@ ALARMS: Mapping[str, Threshold] = {
     "beyond-limit": Threshold(1, 1),
     "cpu-pressure": Threshold(900_000, 600_000, hold_ns=5 * SECOND_NS),
     "memory-pressure": Threshold(100_000, 50_000, hold_ns=SECOND_NS),
+    "steal": Threshold(20_000, 5_000),
     "wakeup-latency": Threshold(5_000_000, 2_000_000, hold_ns=2 * SECOND_NS),
 }
 """What raises an alarm; in the units of the readings, and containers for `beyond-limit`."""
 LIMIT_TOLERANCE_PERCENT = 120
+SPENDING_MILLI = 50
+"""NO jobs that use more than this together have something to give."""
 RESOURCE_OF: Mapping[str, Resource] = {"memory-pressure": Resource.MEMORY}
 """What is short when an alarm is raised; CPU where nothing is said."""
 
@@ -194,6 +197,8 @@ class Measurements:
             case "beyond-limit":
                 beyond = self._beyond_limits(running)
                 return len(beyond), beyond
+            case "steal":
+                return self._steal_worth_saving(running), []
             case "wakeup-latency":
                 return self.new_latency.quantile_ns(0.99), []
             case "cpu-pressure" if Guarantee.BUDGETS in self.guarantees:
@@ -213,6 +218,13 @@ class Measurements:
             return None
         passed_ns = now.at_ns - before.at_ns
         return (now.values[group] - before.values[group]) * per_second // passed_ns if passed_ns > 0 else None
+
+    def _steal_worth_saving(self, running: Sequence[Wanted]) -> int:
+        """Steal, while NO jobs use the processor: a host that grants a quota takes less from whoever asks for less.
+        Where they do not, nobody here is to pay for what the host does, and this is 0."""
+        used = [self.used_milli(wanted) or 0 for wanted in running if wanted.level is Level.NO]
+        cores = len(self.now[Metric.STEAL].values) if Metric.STEAL in self.now else 1
+        return _value(self._rate(Metric.STEAL, 1, cores)) if sum(used) > SPENDING_MILLI else 0
 
     def _beyond_limits(self, running: Sequence[Wanted]) -> list[Suspect]:
         """Containers that use more than they may: somebody has taken their limit away."""
