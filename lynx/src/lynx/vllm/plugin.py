@@ -49,11 +49,19 @@ def expand(
 
 
 def _replace_expand_kernel() -> None:
-    from vllm.triton_utils.dispatcher import register_kernels
+    """What vLLM's ``register_kernels`` does, for this one module: its scan of all modules trips over numba's."""
+    from vllm.triton_utils.dispatcher import KernelOverride
     from vllm.v1.sample import rejection_sampler
 
-    if getattr(rejection_sampler.expand_kernel, "func", None) is not expand:
-        register_kernels({"vllm.v1.sample.rejection_sampler.expand_kernel": expand})
+    original = rejection_sampler.expand_kernel
+    if getattr(original, "func", None) is expand:
+        return
+    replacement = KernelOverride(original, expand)
+    for holder in vars(rejection_sampler).values():
+        if getattr(holder, "kernel", None) is original:
+            holder.kernel = replacement
+            vars(holder).pop("_kernel_arg_names", None)
+    rejection_sampler.expand_kernel = replacement
 
 
 def _guarding_no_rows(apply_top_k_only: Any) -> Any:
