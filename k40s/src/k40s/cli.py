@@ -260,6 +260,31 @@ def _until_interrupted(look: Callable[[], None], interval_s: float) -> None:
         return
 
 
+@app.command(epilog="Example: k40s plan -f deploy/classes.yaml -f examples/line.yaml --nodes 3")
+def plan(
+    file: Files,
+    nodes: Annotated[
+        int, typer.Option(min=1, max=5000, help="Nodes of each class that has no NodeAssurance.")
+    ] = 1,
+    as_json: Json = False,
+) -> None:
+    """Find the best placement offline, and how far the online answer is from it. Asks no daemon."""
+    from k40s.local.planning import plan_for
+
+    with _said():
+        found = plan_for(api.load(_text(file)), nodes)
+    if as_json:
+        _print({"best": found.best, "online": found.online, "bound": found.bound, "gap": found.gap})
+        return
+    for job, where in found.best.items():
+        online = ", ".join(found.online[job]) or "nowhere"
+        typer.echo(f"{job}: best {', '.join(where) or 'nowhere'}; online {online}")
+        for reason in found.refusals.get(job, ()):
+            typer.echo(f"  {reason}")
+    proved = "the best that there is" if found.is_optimal else f"at most {found.bound} jobs are possible"
+    typer.echo(f"{proved}; the online answer is {100 * found.gap:.1f} % from it")
+
+
 @app.command(epilog="Example: sudo k40s down   or, with all jobs: sudo k40s down --jobs")
 def down(
     jobs: Annotated[bool, typer.Option("--jobs", help="Stop all jobs too, and forget them.")] = False,
