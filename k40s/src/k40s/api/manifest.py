@@ -85,7 +85,7 @@ def load(text: str) -> tuple[Resource, ...]:
         raise InvalidManifest([Problem("", f"{len(text)} characters", f"use at most {MOST_BYTES} bytes")])
     objects: list[Resource] = []
     problems: list[Problem] = []
-    for number, data in enumerate(_documents(text), start=1):
+    for number, data in enumerate(parse_documents(text), start=1):
         if data is None:
             continue
         try:
@@ -102,7 +102,7 @@ def load(text: str) -> tuple[Resource, ...]:
     return tuple(objects)
 
 
-def _documents(text: str) -> Iterator[Any]:
+def parse_documents(text: str) -> Iterator[Any]:
     """The documents, those of a Kubernetes List one by one. JSON is tried first: YAML reads its escapes differently."""
     documents = [_json(text)] if text.lstrip().startswith("{") else []
     for document in documents if documents and documents[0] is not None else _yaml_documents(text):

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from k40s.api.level import Level
+from k40s.api.policy import Thresholds
+from k40s.assurance.score import MOST_MILLIPOINTS, millipoints_for
 from k40s.placement import snapshot as rows
 from k40s.placement.demand import Demand
 from k40s.placement.reservation import NotSized
@@ -73,6 +75,21 @@ def view(snapshot: Snapshot, demand: Demand) -> View:
         cores=table[rows.CORES],
         feasible=feasible,
     )
+
+
+def level_counts(snapshot: Snapshot, thresholds: Thresholds) -> tuple[dict[str, int], float]:
+    """How many nodes are at each level of assurance now, without hysteresis, and their mean score."""
+    table = snapshot.table
+    nothing = (np.zeros_like(table[0]), np.zeros_like(table[0]))
+    points = _points_after(table, Level.NO, nothing, nothing)
+    millipoints = table[rows.TRUST] + points * 1000 * table[rows.SCALE] // 1_000_000
+    lo, hi = millipoints_for(thresholds.lo), millipoints_for(thresholds.hi)
+    counts = {
+        Level.NO.name: int((millipoints < lo).sum()),
+        Level.LO.name: int(((millipoints >= lo) & (millipoints < hi)).sum()),
+        Level.HI.name: int((millipoints >= hi).sum()),
+    }
+    return counts, float(millipoints.mean()) / MOST_MILLIPOINTS if len(snapshot.nodes) else 0.0
 
 
 def _by_class(snapshot: Snapshot, demand: Demand) -> tuple[Table, Table, Mask, Table]:

@@ -39,6 +39,8 @@ KINDS: Sequence[NodeKind] = (
 )
 """Trusted controllers are few and small; servers are large and little trusted."""
 
+CLASSES = tuple(kind.name for kind in KINDS)
+
 LEVELS = {Level.NO: 50, Level.LO: 30, Level.HI: 20}
 """Jobs of each criticality among a hundred."""
 
@@ -82,22 +84,22 @@ class Template:
     flow: bool
 
 
-def random_templates(count: int, random: Random, kinds: Sequence[NodeKind] = KINDS) -> list[Template]:
-    """Kinds of jobs, in the proportions of `LEVELS`."""
+def random_templates(count: int, random: Random, classes: Sequence[str] = CLASSES) -> list[Template]:
+    """Kinds of jobs, in the proportions of `LEVELS`, with WCETs for the node classes."""
     levels = [level for level, percent in LEVELS.items() for _ in range(percent)]
-    return [_template(levels[number * 100 // count], random, kinds) for number in range(count)]
+    return [_template(levels[number * 100 // count], random, classes) for number in range(count)]
 
 
-def _template(level: Level, random: Random, kinds: Sequence[NodeKind]) -> Template:
+def _template(level: Level, random: Random, classes: Sequence[str]) -> Template:
     tasks = (
         ()
         if level is Level.NO
-        else tuple(_task(f"t{number}", level, random, kinds) for number in range(random.randint(1, 2)))
+        else tuple(_task(f"t{number}", level, random, classes) for number in range(random.randint(1, 2)))
     )
     served = sum(
         max(w.lo_ns, w.hi_ns or 0) * 1000 // task.period_ns for task in tasks for w in task.wcet.values()
     )
-    request_milli = max(served // len(kinds), random.choice(REQUESTS_MILLI[level]))
+    request_milli = max(served // len(classes), random.choice(REQUESTS_MILLI[level]))
     memory_bytes = random.choice((256, 512, 1024)) * 2**20
     slack = {Level.NO: 3, Level.LO: 2, Level.HI: 1}[level]
     return Template(
@@ -111,14 +113,14 @@ def _template(level: Level, random: Random, kinds: Sequence[NodeKind]) -> Templa
     )
 
 
-def _task(name: str, level: Level, random: Random, kinds: Sequence[NodeKind]) -> api.Task:
+def _task(name: str, level: Level, random: Random, classes: Sequence[str]) -> api.Task:
     period_ns = random.choice((5, 10, 20, 50) if level is Level.HI else (20, 50, 100, 200)) * MS
     lo_ns = int(period_ns * random.uniform(0.04, 0.2)) // 1000 * 1000
     hi_ns = lo_ns * 3 // 2 if level is Level.HI else lo_ns // 2
     return api.Task(
         name=name,
         period_ns=period_ns,
-        wcet={kind.name: api.Wcet(lo_ns=lo_ns, hi_ns=hi_ns) for kind in kinds},
+        wcet={name: api.Wcet(lo_ns=lo_ns, hi_ns=hi_ns) for name in classes},
         policy=api.Policy.DEADLINE,
     )
 
