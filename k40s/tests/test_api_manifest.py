@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from k40s import api
@@ -70,7 +70,15 @@ def criticaljobs(draw: st.DrawFn) -> api.CriticalJob:
     )
 
 
+def job_called(name: str) -> api.CriticalJob:
+    command = api.Command(name="c", command=("true",))
+    return api.CriticalJob(
+        metadata=api.ObjectMeta(name=name), spec=api.CriticalJobSpec(criticality=Level.NO, commands=(command,))
+    )
+
+
 @settings(deadline=None, max_examples=40)
+@example([job_called("0e0")])  # a number for YAML 1.2, text for YAML 1.1
 @given(st.lists(criticaljobs(), min_size=1, max_size=3))
 def test_yaml_and_json_give_back_equal_objects(jobs: list[api.CriticalJob]) -> None:
     assert load(to_yaml(*jobs)) == tuple(jobs)

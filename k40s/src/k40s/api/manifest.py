@@ -289,11 +289,12 @@ def to_data(resource: BaseModel) -> dict[str, Any]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Text with characters that YAML folds or takes for line breaks is written with escapes."""
+    """Quotes what `_Loader` would not read as text, and escapes characters that YAML folds."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> Node:
-    plain = text.isprintable()
+    resolvers = _Loader.yaml_implicit_resolvers.get(text[:1], ())
+    plain = text.isprintable() and not any(pattern.match(text) for _, pattern in resolvers)
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
 
 
