@@ -73,7 +73,8 @@ def criticaljobs(draw: st.DrawFn) -> api.CriticalJob:
 def job_called(name: str) -> api.CriticalJob:
     command = api.Command(name="c", command=("true",))
     return api.CriticalJob(
-        metadata=api.ObjectMeta(name=name), spec=api.CriticalJobSpec(criticality=Level.NO, commands=(command,))
+        metadata=api.ObjectMeta(name=name),
+        spec=api.CriticalJobSpec(criticality=Level.NO, commands=(command,)),
     )
 
 

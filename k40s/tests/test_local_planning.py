@@ -54,6 +54,14 @@ def test_what_is_missing_is_said(text: str, word: str) -> None:
         plan_for(api.load(text), 1)
 
 
+def test_without_a_class_the_command_plans_for_this_machine(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.yaml"
+    path.write_text(jobs(("a", "LO", 1)))
+    result = CliRunner().invoke(app, ["plan", "-f", str(path), "--nodes", "2"])
+    assert result.exit_code == 0
+    assert "best local-" in result.stdout
+
+
 def test_the_command_prints_both(tmp_path: Path) -> None:
     path = tmp_path / "jobs.yaml"
     path.write_text(NODE + jobs(("a", "LO", 900)))

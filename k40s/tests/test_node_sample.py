@@ -96,7 +96,7 @@ def test_the_latency_probe_counts_and_ends_with_its_input(tmp_path: Path) -> Non
 
 @given(st.lists(st.integers(0, 20), min_size=BUCKETS, max_size=BUCKETS), st.floats(0.01, 1))
 def test_a_quantile_bounds_that_part_from_above(counts: list[int], fraction: float) -> None:
-    latency = Latency(sum(counts), 1 << BUCKETS, tuple(counts))
+    latency = Latency(sum(counts), 1 << BUCKETS, 0, tuple(counts))
     bound = latency.quantile_ns(fraction)
     below = sum(count for index, count in enumerate(counts) if (1 << index) <= bound)
     assert below >= fraction * latency.wakeups - 1e-6 or latency.wakeups == 0

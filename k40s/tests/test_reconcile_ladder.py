@@ -299,6 +299,14 @@ def test_an_overrun_changes_the_mode_at_once_and_a_calm_time_changes_it_back() -
     )
 
 
+def test_what_mode_hi_freezes_is_not_evicted_before_its_rung_was_tried() -> None:
+    """Overruns that go on: frozen at once, and evicted only after watching, throttling and freezing had their time."""
+    world = world_of([DesiredJob("loop", NODE, Level.HI), DesiredJob("hog", NODE, Level.NO)])
+    orders = climb(world, (Alarm("loop", "beyond C(LO)", "hog", overrun=True),), 5)
+    treated = [[(a.job, a.treatment.name) for a in pass_ if isinstance(a, Treat)] for pass_ in orders]
+    assert treated == [[("hog", "FROZEN")], [], [], [("hog", "EVICTED")], []]
+
+
 def test_a_partition_leaves_keep_jobs_alone_and_replaces_stop_jobs_after_two_leases() -> None:
     lease_ns = POLICY.partition_lease_ns
     given_jobs = [

@@ -260,7 +260,7 @@ def _until_interrupted(look: Callable[[], None], interval_s: float) -> None:
         return
 
 
-@app.command(epilog="Example: k40s plan -f deploy/classes.yaml -f examples/line.yaml --nodes 3")
+@app.command(epilog="Example: k40s plan -f examples/cell.yaml --nodes 3")
 def plan(
     file: Files,
     nodes: Annotated[
@@ -268,11 +268,19 @@ def plan(
     ] = 1,
     as_json: Json = False,
 ) -> None:
-    """Find the best placement offline, and how far the online answer is from it. Asks no daemon."""
+    """Find the best placement offline, and how far the online answer is from it. Asks no daemon.
+
+    Without a NodeClass in the manifests it plans for machines like this one.
+    """
+    from k40s.local.engine import class_of
     from k40s.local.planning import plan_for
+    from k40s.node.probe import hardware
 
     with _said():
-        found = plan_for(api.load(_text(file)), nodes)
+        resources = api.load(_text(file))
+        if not any(isinstance(one, api.NodeClass) for one in resources):
+            resources = (*resources, class_of(hardware()))
+        found = plan_for(resources, nodes)
     if as_json:
         _print({"best": found.best, "online": found.online, "bound": found.bound, "gap": found.gap})
         return

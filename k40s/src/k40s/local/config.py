@@ -29,12 +29,14 @@ class Config:
     tick_ms: int = 250
     run_as: int = 65534
     """User that plain commands run as."""
+    memory: Path = Path("/dev/shm")
+    """A file system without a disk."""
 
     @property
     def records(self) -> Path:
-        """Task records, on a file system without a disk: a job that writes to a mapped file on a disk waits for that
+        """Task records, in memory: a job that writes to a mapped file on a disk waits for that
         disk now and then, several milliseconds long."""
-        return Path("/dev/shm" + self.cgroup_root)
+        return self.memory / self.cgroup_root.strip("/")
 
     def __post_init__(self) -> None:
         if (

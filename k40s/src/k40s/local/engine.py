@@ -26,6 +26,7 @@ from k40s.local.running import Containers
 from k40s.local.state import Adjustment, JobState
 from k40s.local.store import Event, Store
 from k40s.local.workloads import Wanted, flows_of, lacking, seat_from, wanted_of
+from k40s.monitor.plan import Metric
 from k40s.node.budgets import free_ppm, read_budget
 from k40s.node.capabilities import Feature, Found
 from k40s.node.images import Image, unpack
@@ -433,9 +434,15 @@ class Engine:
         """Measure, assess, react, converge."""
         with self.lock:
             running = self.running()
-            if self.measurements.step(running, self.clock_ns(), self.reaction.watched_closely):
+            due = self.measurements.step(running, self.clock_ns(), self.reaction.watched_closely)
+            if due:
                 self._assess(running)
                 self._tell_alarms()
+            if Metric.STEAL in due and (still_ns := self.measurements.new_still_ns):
+                words = (
+                    f"the machine stood still for {still_ns / 1e9:.1f} s: its host or its owner stopped it"
+                )
+                self.event("warning", self.config.node, "Standstill", words)
             self._react()
             self.converge()
 

@@ -1,7 +1,5 @@
 """A daemon's engine over a machine in memory: kernel, disk and clock that a test can crash, fill and turn."""
 
-import itertools
-import os
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +22,6 @@ from k40s.node.sample import Source
 from k40s.node.scheduling import FakeScheduling
 from k40s.node.wakeup import LAYOUT, read_latency
 
-WORLDS = itertools.count()
 PROC_STAT = "cpu0 100 0 100 9000 0 0 0 0 0 0\ncpu1 100 0 100 9000 0 0 0 0 0 0\nsoftirq 100\n"
 CALM = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
 HARDWARE = Hardware("Test CPU", "x86_64", "6.0", cores=2, memory_bytes=8 << 30)
@@ -44,7 +41,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.launcher.born = self.scheduling.add
-        self.files = FakeCgroups(root=f"/k40s-fake-{os.getpid()}-{next(WORLDS)}", alive=self.launcher.alive)
+        self.files = FakeCgroups(root="/k40s-fake", alive=self.launcher.alive)
         pressure = self.folder / "root/proc/pressure"
         pressure.mkdir(parents=True, exist_ok=True)
         (pressure.parent / "stat").write_text(PROC_STAT)
@@ -54,16 +51,19 @@ class World:
 
     @property
     def config(self) -> Config:
-        """Of its daemons: a root of groups that no other world has, since task records go by it."""
-        return Config(state=self.folder, socket=self.folder / "sock", cgroup_root=self.files.root)
+        """Of its daemons."""
+        memory = self.folder / "memory"
+        return Config(self.folder, self.folder / "sock", cgroup_root=self.files.root, memory=memory)
 
-    def wake(self, late_ns: int = 1) -> None:
-        """The wake-up probe has seen a hundred wake-ups more, all this late."""
+    def wake(self, late_ns: int = 1, still_ns: int = 0) -> None:
+        """The wake-up probe has seen a hundred wake-ups more, all this late, and its core stand still for so long."""
         before = read_latency(self.folder / "latency")
         counts = list(before.counts)
         counts[(late_ns - 1).bit_length()] += 100
         worst_ns = max(before.worst_ns, late_ns)
-        (self.folder / "latency").write_bytes(LAYOUT.pack(before.wakeups + 100, worst_ns, *counts))
+        (self.folder / "latency").write_bytes(
+            LAYOUT.pack(before.wakeups + 100, worst_ns, before.still_ns + still_ns, *counts)
+        )
 
     def _pause(self) -> None:
         self.now_ns += 500_000_000

@@ -26,6 +26,8 @@ from k40s.task import RING, Period, TaskRecord, read_record
 
 SECOND_NS = 1_000_000_000
 STEAL_KEPT = 512
+PROBED = "0"
+"""The core that the wake-up probe runs on."""
 NO_MISSES = Misses()
 ALARMS: Mapping[str, Threshold] = {
     "deadline-misses": Threshold(1, 1),
@@ -92,6 +94,10 @@ class Measurements:
     before: dict[Metric, Counted] = field(default_factory=dict)
     now: dict[Metric, Counted] = field(default_factory=dict)
     steal: dict[str, deque[tuple[int, int]]] = field(default_factory=dict)
+    still_ns: int = 0
+    """Time that the whole machine stood still so far, and of that in the last reading of steal."""
+    new_still_ns: int = 0
+    probed_still_ns: int = 0
     tasks: dict[tuple[str, str], TaskHistory] = field(default_factory=dict)
     """By container id and task name."""
     states: dict[str, ThresholdState] = field(default_factory=dict)
@@ -131,11 +137,23 @@ class Measurements:
         for metric in due:
             self.before[metric] = self.now.get(metric, Counted(now_ns, {}))
             self.now[metric] = found.get(metric, Counted(now_ns, {}))
-        if steal := found.get(Metric.STEAL):
+        if Metric.STEAL in found:
+            steal = self.now[Metric.STEAL] = self._with_standstills(found[Metric.STEAL])
             for core, stolen_ns in steal.values.items():
                 self.steal.setdefault(core, deque(maxlen=STEAL_KEPT)).append((steal.at_ns, stolen_ns))
         if records is not None:
             self._judge_tasks(running, records)
+
+    def _with_standstills(self, steal: Counted) -> Counted:
+        """Steal and the time in which the machine stood still, suspended by its host or by its owner: its clock runs on
+        then and no steal is counted. Of a standstill that the probe saw, what the steal of its core does not show."""
+        seen_ns = read_latency(self.latency_file).still_ns
+        probed_ns, self.probed_still_ns = seen_ns - self.probed_still_ns, seen_ns
+        before = self.before[Metric.STEAL].values.get(PROBED, 0) - self.still_ns
+        stolen_ns = steal.values.get(PROBED, 0) - max(0, before)
+        self.new_still_ns = probed_ns if probed_ns > 2 * stolen_ns else 0
+        self.still_ns += self.new_still_ns
+        return Counted(steal.at_ns, {core: ns + self.still_ns for core, ns in steal.values.items()})
 
     def _records(self, running: Sequence[Wanted]) -> dict[tuple[str, str], TaskRecord]:
         records = {}
@@ -221,7 +239,9 @@ class Measurements:
 
     def _steal_worth_saving(self, running: Sequence[Wanted]) -> int:
         """Steal, while NO jobs use the processor: a host that grants a quota takes less from whoever asks for less.
-        Where they do not, nobody here is to pay for what the host does, and this is 0."""
+        Where they do not, or where it stopped the machine, nobody here is to pay for what the host does: this is 0."""
+        if self.new_still_ns:
+            return 0
         used = [self.used_milli(wanted) or 0 for wanted in running if wanted.level is Level.NO]
         cores = len(self.now[Metric.STEAL].values) if Metric.STEAL in self.now else 1
         return _value(self._rate(Metric.STEAL, 1, cores)) if sum(used) > SPENDING_MILLI else 0

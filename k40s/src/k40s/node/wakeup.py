@@ -2,8 +2,9 @@
 
 It runs as a program (`python -S wakeup.py FILE PERIOD_MS CORE`) so that no other thread of the daemon delays it,
 ends when its standard input does, and needs the standard library only. What it measures is the kernel's and the
-host's delay, plus some 30 us of its own. The file holds 2 + 64 little-endian counters: wake-ups, worst of all (ns),
-and how many fell into each power of two of nanoseconds.
+host's delay, plus some 30 us of its own. A wake-up a second late and more is none of the kernel's: the core stood
+still, suspended or taken away; such time is counted apart. The file holds 3 + 64 little-endian counters: wake-ups,
+worst of all (ns), time that the core stood still (ns), and how many fell into each power of two of nanoseconds.
 """
 
 from __future__ import annotations
@@ -21,16 +22,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BUCKETS = 64
-LAYOUT = struct.Struct(f"<{2 + BUCKETS}Q")
+LAYOUT = struct.Struct(f"<{3 + BUCKETS}Q")
 PRIORITY = 99
+STANDSTILL_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Wake-ups since the probe began. `counts[n]` of them were later than 2^(n-1) and at most 2^n ns."""
+    """Wake-ups since the probe began. `counts[n]` of them were later than 2^(n-1) and at most 2^n ns. Those that a
+    standstill delayed are in `still_ns` alone."""
 
     wakeups: int
     worst_ns: int
+    still_ns: int
     counts: tuple[int, ...]
 
     def since(self, before: Latency) -> Latency:
@@ -38,7 +42,7 @@ class Latency:
         counts = tuple(now - then for now, then in zip(self.counts, before.counts, strict=True))
         highest = max((index for index, count in enumerate(counts) if count), default=0)
         worst_ns = min(self.worst_ns, 1 << highest) if self.wakeups > before.wakeups else 0
-        return Latency(self.wakeups - before.wakeups, worst_ns, counts)
+        return Latency(self.wakeups - before.wakeups, worst_ns, self.still_ns - before.still_ns, counts)
 
     def quantile_ns(self, fraction: float) -> int:
         """An upper bound of the quantile, a power of two; 0 without wake-ups."""
@@ -51,16 +55,16 @@ class Latency:
         return 0
 
 
-NONE_YET = Latency(0, 0, (0,) * BUCKETS)
+NONE_YET = Latency(0, 0, 0, (0,) * BUCKETS)
 
 
 def read_latency(path: Path) -> Latency:
     """What the probe has found so far."""
     try:
-        wakeups, worst_ns, *counts = LAYOUT.unpack(path.read_bytes()[: LAYOUT.size])
+        wakeups, worst_ns, still_ns, *counts = LAYOUT.unpack(path.read_bytes()[: LAYOUT.size])
     except (OSError, struct.error):
         return NONE_YET
-    return Latency(wakeups, worst_ns, tuple(counts))
+    return Latency(wakeups, worst_ns, still_ns, tuple(counts))
 
 
 def start_probe(path: Path, period_ms: int, core: int) -> subprocess.Popen[bytes]:
@@ -71,7 +75,7 @@ def start_probe(path: Path, period_ms: int, core: int) -> subprocess.Popen[bytes
 
 
 def _measure(path: Path, period_ns: int) -> None:
-    counters = [0] * (2 + BUCKETS)
+    counters = [0] * (3 + BUCKETS)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), LAYOUT.size) as memory:
         release_ns = time.monotonic_ns()
         while True:
@@ -81,9 +85,12 @@ def _measure(path: Path, period_ns: int) -> None:
                 time.sleep(left_ns / 1e9)
             late_ns = max(0, time.monotonic_ns() - release_ns)
             release_ns += late_ns // period_ns * period_ns
-            counters[0] += 1
-            counters[1] = max(counters[1], late_ns)
-            counters[2 + min((late_ns - 1).bit_length() if late_ns else 0, BUCKETS - 1)] += 1
+            if late_ns >= STANDSTILL_NS:
+                counters[2] += late_ns
+            else:
+                counters[0] += 1
+                counters[1] = max(counters[1], late_ns)
+                counters[3 + (late_ns - 1).bit_length() if late_ns else 3] += 1
             memory[:] = LAYOUT.pack(*counters)
             if counters[0] % 8 == 0 and select.select([0], [], [], 0)[0] and not os.read(0, 1):
                 return

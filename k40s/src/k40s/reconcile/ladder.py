@@ -95,11 +95,13 @@ def _reach(alarm: Alarm, here: Mapping[str, DesiredJob], policy: AssurancePolicy
 def _has_effect(
     rung: int, memory: NodeMemory, here: Mapping[str, DesiredJob], policy: AssurancePolicySpec
 ) -> bool:
-    """Whether standing there changes how any job is treated; watching and moving always count."""
+    """Whether standing there changes how the ladder treats any job; watching and moving always count. What mode HI does
+    at once has not been tried for the patience of its rung, so that rung is stood on."""
     if policy.ladder[rung].step in (Step.WATCH, Step.MOVE_HI):
         return True
-    there = replace(memory, rung=rung, culprits=_of_class(memory.culprits, rung, here, policy))
-    return any(treatment_of(job, there, policy) != treatment_of(job, memory, policy) for job in here.values())
+    now = replace(memory, high_since_ns=None)
+    there = replace(now, rung=rung, culprits=_of_class(memory.culprits, rung, here, policy))
+    return any(treatment_of(job, there, policy) != treatment_of(job, now, policy) for job in here.values())
 
 
 def _calm_ns(memory: NodeMemory, policy: AssurancePolicySpec, rung: int) -> int:
