@@ -7,7 +7,7 @@ setup:
 	@tools/setup
 
 demo: setup
-	$(PY) -m lynx.bench demo
+	$(PY) -m lynx.cli demo
 
 test: setup
 	$(PY) -m pytest -q

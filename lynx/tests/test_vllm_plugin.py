@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,22 +23,30 @@ def test_expand_spreads_each_request_over_its_tokens(requests, dtype):
 
 
 def test_registered_twice_is_registered_once():
-    from vllm.v1.sample import rejection_sampler
     from vllm.v1.sample.ops import topk_topp_sampler
 
     register()
-    once = rejection_sampler.expand_kernel, topk_topp_sampler.apply_top_k_only
+    once = topk_topp_sampler.apply_top_k_only
     register()
-    assert (rejection_sampler.expand_kernel, topk_topp_sampler.apply_top_k_only) == once
+    assert topk_topp_sampler.apply_top_k_only == once
 
 
-def test_engine_expands_into_the_tensor_it_was_given():
-    from vllm.v1.sample.rejection_sampler import expand_batch_to_tokens
-
-    register()
-    temperatures = torch.tensor([0.5, 0.0, 2.0])
-    spread = expand_batch_to_tokens(temperatures, torch.tensor([2, 3, 6], dtype=torch.int32), 6)
-    assert spread.tolist() == [0.5, 0.5, 0.0, 2.0, 2.0, 2.0]
+def test_the_platform_installs_the_mended_kernel():
+    """As in an engine, and in a process of its own: plug-ins first, then the platform, then a step."""
+    as_in_an_engine = """
+import torch
+from vllm.plugins import load_general_plugins
+load_general_plugins()
+from vllm.platforms import current_platform
+current_platform.register_triton_kernel_overrides()
+from vllm.v1.sample.rejection_sampler import expand_batch_to_tokens
+for _ in range(20):
+    waste = torch.full((6,), -7.0)
+    del waste
+    given = torch.tensor([0.5, 0.0, 2.0]), torch.tensor([2, 3, 6], dtype=torch.int32), 6
+    assert expand_batch_to_tokens(*given).tolist() == [0.5, 0.5, 0.0, 2.0, 2.0, 2.0]
+"""
+    subprocess.run([sys.executable, "-c", as_in_an_engine], check=True, timeout=300)
 
 
 def test_top_k_over_no_rows_is_no_error():

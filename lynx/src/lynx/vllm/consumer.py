@@ -29,6 +29,9 @@ from lynx.wire import Manifest
 
 logger = logging.getLogger(__name__)
 
+LANDING_BYTES = 1 << 20
+"""Payload bytes landed together: each landing takes turns with the engine at the interpreter."""
+
 LANDING_NICE = 5
 """Priority of the landing thread below the engine's, as nice values."""
 
@@ -210,7 +213,7 @@ class _Target:
 class _Arrival:
     """One fetch: its payloads as they come, and the requests they are written for.
 
-    Lives in the landing thread alone, but for the sink's methods, which only post to it.
+    Lives in the landing thread alone, but for the sink's methods, which only gather and post to it.
     """
 
     def __init__(self, key: bytes, worker: "ConsumerWorker") -> None:
@@ -223,6 +226,8 @@ class _Arrival:
         self._codec: Codec | None = None
         self._refs: list[PageRef] = []
         self._payloads: dict[Plane, dict[int, memoryview]] = {Plane.ANCHOR: {}, Plane.RESIDUAL: {}}
+        self._afloat: dict[Plane, list[tuple[int, memoryview]]] = {Plane.ANCHOR: [], Plane.RESIDUAL: []}
+        self._afloat_bytes = dict.fromkeys(Plane, 0)
         self._anchored = False
         self._done = False
 
@@ -241,9 +246,13 @@ class _Arrival:
         self._refs = list(mine.pages(manifest.tokens))
 
     def on_pages(self, plane: Plane, pages: Sequence[tuple[int, memoryview]]) -> None:
-        self._worker.post(self, lambda: self._land(plane, pages))
+        self._afloat[plane] += pages
+        self._afloat_bytes[plane] += sum(len(payload) for _, payload in pages)
+        if self._afloat_bytes[plane] >= LANDING_BYTES:
+            self._hand_over(plane)
 
     def on_plane_end(self, plane: Plane) -> None:
+        self._hand_over(plane)
         self._worker.post(self, lambda: self._end_plane(plane))
 
     def on_done(self, stats: TransferStats) -> None:
@@ -251,6 +260,10 @@ class _Arrival:
 
     def on_error(self, error: LynxError) -> None:
         self._worker.post(self, lambda: self.fail(error))
+
+    def _hand_over(self, plane: Plane) -> None:
+        pages, self._afloat[plane], self._afloat_bytes[plane] = self._afloat[plane], [], 0
+        self._worker.post(self, lambda: self._land(plane, pages))
 
     # The landing thread.
 
@@ -274,7 +287,8 @@ class _Arrival:
         return any(not target.ended for target in self.targets)
 
     def _land(self, plane: Plane, pages: Sequence[tuple[int, memoryview]]) -> None:
-        self.times.setdefault(f"{plane.name.lower()}_first_ns", time.monotonic_ns())
+        if not pages:
+            return
         self._payloads[plane].update(pages)
         fresh = [index for index, _ in pages]
         for target in self.targets:
@@ -288,6 +302,8 @@ class _Arrival:
 
     def _finish(self, stats: TransferStats) -> None:
         for name, plane in (("anchor", stats.anchor), ("residual", stats.residual)):
+            if plane.pages:
+                self.times[f"{name}_first_ns"] = plane.first_byte_ns
             self.times[f"{name}_end_ns"] = plane.end_ns
             self.times[f"{name}_bytes"] = plane.wire_bytes
         self.times["started_ns"] = stats.started_ns

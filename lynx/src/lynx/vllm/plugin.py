@@ -17,11 +17,11 @@ def register() -> None:
 
     if not current_platform.is_cpu():
         return
-    from vllm.triton_utils import HAS_TRITON
+    from vllm.utils import cpu_triton_utils
     from vllm.v1.sample.ops import topk_topp_sampler
 
-    if not HAS_TRITON:
-        _replace_expand_kernel()
+    # The platform installs its stand-ins when the worker is made, after the plug-ins: it shall find this one.
+    cpu_triton_utils._expand_kernel_impl = expand
     topk_topp_sampler.apply_top_k_only = _guarding_no_rows(topk_topp_sampler.apply_top_k_only)
 
 
@@ -46,22 +46,6 @@ def expand(
     counts = torch.diff(cu_num_tokens_ptr, prepend=cu_num_tokens_ptr.new_zeros(1))
     values = torch.where(input_ptr == replace_from, torch.full_like(input_ptr, replace_to), input_ptr)
     output_ptr.copy_(torch.repeat_interleave(values, counts))
-
-
-def _replace_expand_kernel() -> None:
-    """What vLLM's ``register_kernels`` does, for this one module: its scan of all modules trips over numba's."""
-    from vllm.triton_utils.dispatcher import KernelOverride
-    from vllm.v1.sample import rejection_sampler
-
-    original = rejection_sampler.expand_kernel
-    if getattr(original, "func", None) is expand:
-        return
-    replacement = KernelOverride(original, expand)
-    for holder in vars(rejection_sampler).values():
-        if getattr(holder, "kernel", None) is original:
-            holder.kernel = replacement
-            vars(holder).pop("_kernel_arg_names", None)
-    rejection_sampler.expand_kernel = replacement
 
 
 def _guarding_no_rows(apply_top_k_only: Any) -> Any:
