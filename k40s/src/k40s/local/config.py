@@ -27,8 +27,8 @@ class Config:
     cgroup_root: str = "/k40s"
     node: str = platform.node() or "local"
     tick_ms: int = 250
-    run_as: int = 65534
-    """User that plain commands run as."""
+    users: range = range(61184, 65520)
+    """Users that jobs run as, each job as one of its own, so that none can signal, trace or reschedule another."""
     memory: Path = Path("/dev/shm")
     """A file system without a disk."""
 

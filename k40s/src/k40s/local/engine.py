@@ -18,7 +18,7 @@ from pathlib import Path
 
 from k40s import api
 from k40s.assurance import Assurance, Load, Memory, Present, assess, explain, to_status
-from k40s.errors import BadInput, Conflict, K40sError, NotFound
+from k40s.errors import BadInput, Conflict, K40sError, NotFound, Unsupported
 from k40s.local.config import Config
 from k40s.local.measure import Measurements
 from k40s.local.reaction import ADJUSTMENT, Reaction
@@ -51,6 +51,7 @@ from k40s.reconcile import SetMode, Start, Treat, Watch
 JOB = "CriticalJob"
 RESERVED_BYTES = 512 * 2**20
 """Memory that the built-in node class keeps for the system."""
+REMOVAL_AGAIN_NS = 5_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,8 @@ class Engine:
     shaped: tuple[object, ...] | None = None
     alarmed: frozenset[str] = frozenset()
     troubles: dict[str, str] = field(default_factory=dict)
+    removals: dict[str, int] = field(default_factory=dict)
+    """Of each unfinished deletion, when it may be tried again."""
     lost_events: int = 0
     cpu_ns: Callable[[], int] = time.process_time_ns
     began_ns: int = 0
@@ -155,7 +158,19 @@ class Engine:
 
     def _wanted(self, job: api.CriticalJob, placement: Placement) -> tuple[Wanted, ...]:
         (seat,) = placement.seats
-        return wanted_of(job, seat, self.node_class, self.config, self._image)
+        return wanted_of(
+            job, seat, self.node_class, self.config, self._user_of(demand_of(job).job), self._image
+        )
+
+    def _user_of(self, key: str) -> int:
+        """The user that a job runs as: the one that it has, or the first that no other job has."""
+        if (own := self.states.get(key)) is not None and own.user:
+            return own.user
+        taken = {state.user for state in self.states.values()}
+        free = next((user for user in self.config.users if user not in taken), None)
+        if free is None:
+            raise Unsupported(f"{len(taken)} jobs have all users of {self.config.users}: delete one first")
+        return free
 
     def _image(self, layout: Path) -> Image:
         return unpack(layout, self.config.state / "images")
@@ -335,7 +350,8 @@ class Engine:
         for wanted in self.wanted.get(key, ()):
             self.containers.stop(wanted)
         (seat,) = decided.seats
-        state = JobState(placed=True, cores={workload: core for workload, core, _ in seat.cores})
+        cores = {workload: core for workload, core, _ in seat.cores}
+        state = JobState(placed=True, cores=cores, user=self._user_of(key))
         self._keep(key, stored, state)
         self.snapshot = reserve(without, demand_of(job), decided)
         self.wanted[key] = self._wanted(job, decided)
@@ -418,6 +434,7 @@ class Engine:
         self.wanted.pop(key, None)
         self.jobs.pop(key, None)
         self.states.pop(key, None)
+        self.removals.pop(key, None)
         self._shape()
         self.event("info", key, "Deleted", "stopped, and nothing of it is left")
 
@@ -450,11 +467,17 @@ class Engine:
         """Every container as it should be; trouble with one job is told and keeps nobody else waiting."""
         for key in sorted(self.jobs, key=lambda name: -self.jobs[name].spec.criticality):
             if self.states[key].deleting:
-                self._guarded(key, partial(self._remove, key))
+                self._try_removal(key)
                 continue
             for wanted in self.wanted.get(key, ()):
                 self._guarded(key, partial(self._ensure, key, wanted))
         self._guarded("", self._shape)
+
+    def _try_removal(self, key: str) -> None:
+        """Finish a deletion; one that fails takes seconds, and is not tried at every tick."""
+        if self.clock_ns() >= self.removals.get(key, 0):
+            self.removals[key] = self.clock_ns() + REMOVAL_AGAIN_NS
+            self._guarded(key, partial(self._remove, key))
 
     def _ensure(self, key: str, wanted: Wanted) -> None:
         state, told = self.containers.ensure(self.jobs[key], self.states[key], wanted, self.clock_ns())

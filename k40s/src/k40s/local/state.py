@@ -33,6 +33,8 @@ class JobState:
     deleting: bool = False
     begun: tuple[str, ...] = ()
     ended: dict[str, int | None] = field(default_factory=dict)
+    user: int = 0
+    """User and group id that its processes run as."""
     trouble: str = ""
     """Why a container could not be started, while that lasts."""
 

@@ -46,6 +46,8 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(0o600)  # manifests may hold secrets; SQLite gives its other files the same mode
+        path.chmod(0o600)
         self._lock = threading.RLock()
         self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         with _told():

@@ -65,18 +65,7 @@ def _use(container: TopContainer) -> str:
     return "-" if container.used_milli is None else f"{container.used_milli}m"
 
 
-def _top_row(container: TopContainer, task: TopTask | None) -> list[str | Text]:
-    told = (
-        ["", "", "", "", ""]
-        if task is None
-        else [
-            task.name,
-            str(task.periods),
-            f"{task.misses} ({task.misses_unexplained})",
-            str(task.overruns),
-            f"{_ms(task.response_p99_ns)} / {_ms(task.response_max_ns)} / {_ms(task.deadline_ns)}",
-        ]
-    )
+def _container_row(container: TopContainer) -> list[str | Text]:
     return [
         f"{container.job}/{container.container}",
         _level(container.criticality),
@@ -84,18 +73,32 @@ def _top_row(container: TopContainer, task: TopTask | None) -> list[str | Text]:
         "-" if container.core is None else str(container.core),
         _budget(container),
         _use(container),
-        *told,
+    ]
+
+
+def _task_row(container: TopContainer, task: TopTask) -> list[str | Text]:
+    unexplained = Text(str(task.misses_unexplained), style="bold red" if task.misses_unexplained else "")
+    return [
+        f"{container.job}/{task.name}",
+        str(task.periods),
+        str(task.misses),
+        unexplained,
+        str(task.overruns),
+        _ms(task.response_p99_ns),
+        _ms(task.response_max_ns),
+        _ms(task.deadline_ns),
     ]
 
 
 def top_view(top: Top) -> RenderableType:
-    """The node, its alarms, and a line for each task or container."""
+    """The node, its alarms, its containers and their tasks, 80 columns wide. Of the misses, `ours` are those that the
+    host does not explain."""
     head = Text.assemble(
         (f"{top.node}  ", "bold"),
         f"assurance {top.score:.3f} ",
         _level(top.level),
-        f"  mode {top.mode}  daemon {top.daemon_cpu_ppm / 10_000:.2f} % of a core,"
-        f" of that measuring {top.monitor_cpu_ppm / 10_000:.2f} %",
+        f"  mode {top.mode}  daemon {top.daemon_cpu_ppm / 10_000:.2f} % of a core"
+        f" (measuring {top.monitor_cpu_ppm / 10_000:.2f} %)",
     )
     alarms = [
         Text(
@@ -104,14 +107,13 @@ def top_view(top: Top) -> RenderableType:
         )
         for alarm in top.alarms
     ]
-    table = _table(
-        *("CONTAINER", "CRITICALITY", "PHASE", "core", "budget", "use"),
-        *("TASK", "periods", "misses (ours)", "overruns", "p99 / worst / deadline ms"),
-    )
+    containers = _table("CONTAINER", "CRITICALITY", "PHASE", "core", "budget", "use")
+    tasks = _table("TASK", "periods", "misses", "ours", "overruns", "p99 ms", "max ms", "due ms")
     for container in top.containers:
-        for task in container.tasks or (None,):
-            table.add_row(*_top_row(container, task))
-    return Group(head, *alarms, table)
+        containers.add_row(*_container_row(container))
+        for task in container.tasks:
+            tasks.add_row(*_task_row(container, task))
+    return Group(head, *alarms, Text(), containers, *((Text(), tasks) if tasks.row_count else ()))
 
 
 def events_table(events: Sequence[EventBody]) -> RenderableType:

@@ -114,9 +114,10 @@ def wanted_of(
     seat: Seat,
     node_class: api.NodeClass,
     config: Config,
+    user: int,
     image_of: Callable[[Path], Image],
 ) -> tuple[Wanted, ...]:
-    """The containers of a job that is placed here. `Unsupported` for what this mode cannot do."""
+    """The containers of a job that is placed here and runs as `user`. `Unsupported` for what this mode cannot do."""
     on_core = {workload: (core, servers) for workload, core, servers in seat.cores}
     numbers = node_class.spec.real_time_cores or tuple(range(node_class.spec.cores))
     label = job_label(job.metadata)
@@ -132,7 +133,7 @@ def wanted_of(
                 job=demand_of(job).job,
                 address=address,
                 level=job.spec.criticality,
-                launch=_launch(workload, address, config, records, image_of),
+                launch=_launch(workload, address, config, user, records, image_of),
                 reservation=_reservation(workload, job.spec.criticality, number, servers, tasks),
                 budget_hi=budget_of(servers, api.Level.HI) if servers else None,
                 request_milli=workload.resources.requests.cpu_milli,
@@ -188,6 +189,7 @@ def _launch(
     workload: api.Container | api.Command,
     address: Address,
     config: Config,
+    user: int,
     records: Path,
     image_of: Callable[[Path], Image],
 ) -> Launch:
@@ -200,8 +202,8 @@ def _launch(
             log=log,
             env={**workload.env, DIRECTORY_VARIABLE: str(records)},
             cwd=workload.working_dir or "/",
-            user=config.run_as,
-            user_group=config.run_as,
+            user=user,
+            user_group=user,
         )
     image = _image(workload, image_of)
     return Launch(
@@ -211,8 +213,8 @@ def _launch(
         log=log,
         env={**image.env, **workload.env, DIRECTORY_VARIABLE: TASKS_INSIDE},
         cwd=workload.working_dir or image.cwd,
-        user=config.run_as,
-        user_group=config.run_as,
+        user=user,
+        user_group=user,
         rootfs=image.rootfs,
         mounts=(Mount(records, TASKS_INSIDE, writable=True),),
     )

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from k40s.node.cgroups import CgroupFiles, Controller, parents
+from k40s.node.errors import KernelRefused
 
 PARENT_PERIOD_US = 1_000_000
 ROOT = "/"
@@ -51,6 +52,14 @@ def read_budget(files: CgroupFiles, group: str) -> RtBudget:
     return RtBudget(period_us if runtime_us < 0 else runtime_us, period_us)
 
 
+def known_budget(files: CgroupFiles, group: str) -> RtBudget | None:
+    """The budget in force; None when the group cannot be read."""
+    try:
+        return read_budget(files, group)
+    except KernelRefused:
+        return None
+
+
 def write_budget(files: CgroupFiles, group: str, budget: RtBudget) -> None:
     """Set one group. The share in between the two writes never exceeds the larger of old and new."""
     runtime = ("cpu.rt_runtime_us", str(budget.runtime_us))
@@ -81,15 +90,15 @@ def set_budgets(files: CgroupFiles, leaves: Mapping[str, RtBudget]) -> None:
     """Make the tree below our root hold exactly `leaves` (groups that exist and are not named get nothing).
 
     Raises `KernelRefused` (EINVAL) when the root of the machine has not that much left; what was in
-    force before is then in force again.
+    force before is then in force again. A group that cannot be read is left as it is, and keeps no other waiting.
     """
     wanted = with_parents(leaves, files.root)
-    existing = _tree(files, files.root)
-    before = {group: read_budget(files, group) for group in existing}
+    found = {group: known_budget(files, group) for group in _tree(files, files.root)}
+    before = {group: budget for group, budget in found.items() if budget is not None}
     try:
-        _apply(files, before, {group: wanted.get(group, NOTHING) for group in existing})
+        _apply(files, before, {group: wanted.get(group, NOTHING) for group in before})
     except Exception:
-        now = {group: read_budget(files, group) for group in existing}
+        now = {group: read_budget(files, group) for group in before}
         _apply(files, now, before)
         raise
 

@@ -24,7 +24,7 @@ from fractions import Fraction
 from typing import Final
 
 from k40s.errors import BadInput, EffectFailed, Unsupported
-from k40s.node.budgets import RtBudget, free_ppm, read_budget, set_budgets, with_parents
+from k40s.node.budgets import RtBudget, free_ppm, known_budget, read_budget, set_budgets, with_parents
 from k40s.node.cgroups import CgroupFiles, Controller, all_members, subtree
 from k40s.node.errors import KernelRefused
 from k40s.node.journal import Journal, ResctrlGroup, RuncContainer, ShapedDevice
@@ -206,7 +206,8 @@ class Machine:
         """SIGKILL all of a group, forks and real-time spinners included.
 
         No new process, all frozen so that none escapes by forking, out of the real-time class so that a
-        spinner cannot keep its siblings from taking the signal, then killed and thawed.
+        spinner cannot keep its siblings from taking the signal, then killed and thawed. Without a CPU limit: to freeze
+        and to die takes time on a core, and hundreds of processes would wait for it under a limit.
         """
         until = self.clock() + KILL_PATIENCE_S
         while members := all_members(self.files, Controller.FREEZER, group):
@@ -215,6 +216,7 @@ class Machine:
             for name in subtree(self.files, Controller.PIDS, group):
                 with contextlib.suppress(KernelRefused):
                     self.files.write(Controller.PIDS, name, "pids.max", "0")
+                    self.files.write(Controller.CPU, name, "cpu.cfs_quota_us", "-1")
             self._set_frozen(group, frozen=True)
             members = all_members(self.files, Controller.FREEZER, group)
             with contextlib.suppress(KernelRefused):
@@ -325,7 +327,7 @@ class Machine:
         return {
             group: budget
             for group in self._container_groups(Controller.CPU)
-            if (budget := read_budget(self.files, group)).runtime_us > 0
+            if (budget := known_budget(self.files, group)) is not None and budget.runtime_us > 0
         }
 
     def _container_groups(self, controller: Controller) -> Iterator[str]:
