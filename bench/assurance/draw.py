@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-COLOURS: Mapping[str, str] = {"plain": "#d1495b", "rt-blind": "#edae49", "k40s": "#00798c"}
+COLOURS: Mapping[str, str] = {
+    "plain": "#d1495b",
+    "rt-blind": "#edae49",
+    "no-reaction": "#8d96a3",
+    "k40s": "#00798c",
+}
 BIN_S = 0.1
 MANY = 12
 
@@ -94,7 +99,7 @@ def _over_time(axis: Any, curves: Sequence[Curve], marks: Sequence[Mark]) -> Non
         )
     axis.set(yscale="log", xlabel="seconds of the last turn", ylabel="worst response in 0.1 s, ms")
     axis.set_title(f"{curves[0].loop} over time, one turn of each mode", loc="left", fontsize=10)
-    axis.legend(fontsize=8, loc="upper right", frameon=False, ncols=3)
+    axis.legend(fontsize=8, loc="upper right", frameon=False, ncols=4)
     words = "\n".join(f"{number}  {mark.at_s:5.1f} s  {mark.words}" for number, mark in enumerate(shown, 1))
     axis.text(0, -0.2, words, transform=axis.transAxes, va="top", fontsize=7, family="monospace")
     _plain(axis)

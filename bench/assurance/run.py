@@ -1,10 +1,11 @@
 """The paper's experiment: two HI control loops beside a LO job that overruns, and CPU, memory, I/O and network stress.
 
-Three ways to run the same programs, in turns within one run:
+Four ways to run the same programs, in turns within one run:
 
 * plain: cgroups with CPU weights by request, as a stock node would;
 * rt-blind: the loops and the LO job under SCHED_FIFO by rate, with no budget and no admission;
-* k40s: admitted with a proof by the daemon, budgets enforced, stress as a NO job.
+* no-reaction: admitted with a proof by the daemon, budgets enforced, stress as a NO job, a ladder that only watches;
+* k40s: the same with its whole ladder, which restrains stress when the loops suffer or the host takes time for it.
 
 A miss is explained when a witness above all jobs could not run either for as long as the deadline was missed by.
 Needs root, gcc, stress-ng, iproute2. Further rows: an overrunning HI container against its budget, and a
@@ -51,7 +52,7 @@ from k40s.task import FILE_BYTES, Period, empty_record, read_record
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE.parents[1] / "k40s" / "include"
 ROOT = "/k40s-bench"
-MODES = ("plain", "rt-blind", "k40s")
+MODES = ("plain", "rt-blind", "no-reaction", "k40s")
 WARM_UP_S = 3.0
 log = logging.getLogger("assurance")
 PAIR = struct.Struct("<QQ")
@@ -165,8 +166,10 @@ def judged(followed: Followed, periods: Sequence[Period], gaps: Sequence[tuple[i
             waited_ns = min(overlap_ns, charged_ns) * (1 / followed.share - 1)
             if overlap_ns + waited_ns < late_ns:
                 unexplained += 1
-                log.info(
-                    "late by %.2f ms, gaps %.2f, budget waited for %.2f, executed %.2f",
+                log.log(
+                    logging.WARNING if followed.share < 1 else logging.INFO,
+                    "%s late by %.2f ms, gaps %.2f, budget waited for %.2f, executed %.2f",
+                    followed.loop.name,
                     *(ns / 1e6 for ns in (late_ns, overlap_ns, waited_ns, period.execution_ns)),
                 )
     return Misses(len(periods), missed, unexplained)
@@ -412,8 +415,17 @@ def daemon(folder: Path) -> Iterator[Client]:
         )
 
 
-def turn_with(experiment: Experiment, client: Client) -> None:
-    """One turn of k40s."""
+POLICY = """
+apiVersion: k40s.dev/v1alpha1
+kind: AssurancePolicy
+metadata: {{name: default}}
+spec: {{{ladder}}}
+"""
+
+
+def turn_with(experiment: Experiment, client: Client, *, reacting: bool) -> None:
+    """One turn of no-reaction or k40s."""
+    client.apply(POLICY.format(ladder="" if reacting else "ladder: [{step: watch-closer}]"))
     with traffic.flows(WARM_UP_S + experiment.seconds + 5, 0):
         for one in client.apply(manifests(experiment)):
             if one.outcome not in ("admitted", "unchanged"):
@@ -427,7 +439,7 @@ def turn_with(experiment: Experiment, client: Client) -> None:
                     Followed(loop, path, container.core, container.budget_us / container.period_us)
                 )
         began_s = time.time() + WARM_UP_S
-        experiment.follow("k40s", followed, _stress_ns)
+        experiment.follow("k40s" if reacting else "no-reaction", followed, _stress_ns)
         experiment.marks = _told(client, began_s)
         for job in client.jobs():
             client.delete(job.metadata.name)
@@ -583,7 +595,8 @@ def main() -> None:
             for _ in range(given.turns):
                 turn_without(experiment, real_time=False)
                 turn_without(experiment, real_time=True)
-                turn_with(experiment, client)
+                turn_with(experiment, client, reacting=False)
+                turn_with(experiment, client, reacting=True)
             further = [held_budget(folder, experiment.program, 10), guaranteed_flow(10), *witness.rows()]
     finally:
         witness.stop()

@@ -299,6 +299,19 @@ def test_an_overrun_changes_the_mode_at_once_and_a_calm_time_changes_it_back() -
     )
 
 
+@pytest.mark.parametrize("steps", [[], [Step.WATCH], [Step.WATCH, Step.THROTTLE_NO]])
+def test_a_ladder_that_gets_shorter_is_stepped_down(steps: list[Step]) -> None:
+    world = world_of([DesiredJob("loop", NODE, Level.HI), DesiredJob("hog", NODE, Level.NO)])
+    world, memory = world.with_alarms((Alarm("loop", "late", "hog"),)), Memory()
+    for second in range(4):
+        outcome = reconcile(world.desired, world.nodes, POLICY, memory, second * SECOND)
+        world, memory = world.apply(outcome), outcome.memory
+    shorter = AssurancePolicySpec(ladder=tuple(Rung(step=step) for step in steps))
+    outcome = reconcile(world.desired, world.nodes, shorter, memory, 5 * SECOND)
+    allowed = Treatment.THROTTLED if Step.THROTTLE_NO in steps else Treatment.FREE
+    assert world.apply(outcome).nodes[NODE].jobs["hog"] is allowed
+
+
 def test_what_mode_hi_freezes_is_not_evicted_before_its_rung_was_tried() -> None:
     """Overruns that go on: frozen at once, and evicted only after watching, throttling and freezing had their time."""
     world = world_of([DesiredJob("loop", NODE, Level.HI), DesiredJob("hog", NODE, Level.NO)])

@@ -16,7 +16,7 @@ from pathlib import Path
 import uvicorn
 
 from k40s.assurance import Present
-from k40s.errors import Conflict, K40sError, Unsupported
+from k40s.errors import Conflict, EffectFailed, K40sError, Unsupported
 from k40s.local.config import Config
 from k40s.local.engine import Engine
 from k40s.local.measure import Measurements
@@ -119,16 +119,26 @@ def _serve(config: Config, engine: Engine, listening: int) -> None:
         )
     )
     stopping = threading.Event()
-    loop = threading.Thread(target=_loop, args=(engine, config.tick_ms / 1000, stopping), name="loop")
+
+    def ticking() -> None:
+        try:
+            _loop(engine, config.tick_ms / 1000, stopping)
+        finally:
+            server.should_exit = True  # a daemon that answers and reacts to nothing is worse than none
+
+    loop = threading.Thread(target=ticking, name="loop")
     loop.start()
     try:
         server.run()
     finally:
+        broken = not loop.is_alive()
         stopping.set()
         loop.join()
         if everything.is_set():
             engine.stop_all()
         engine.store.close()
+    if broken:
+        raise EffectFailed("the loop has ended for the reason above; the jobs run on, start the daemon again")
     if everything.is_set():
         shutil.rmtree(config.state)
         shutil.rmtree(config.records, ignore_errors=True)

@@ -39,8 +39,11 @@ def advance(
 ) -> NodeMemory:
     """The node's place on the ladder after `now_ns`; at most one step, not counting rungs that change nothing."""
     here = {job.name: job for job in jobs}
-    memory = _with_mode(memory, here, observed, policy, now_ns)
     rungs = policy.ladder
+    memory = replace(
+        memory, rung=min(memory.rung, len(rungs) - 1)
+    )  # the policy may have a shorter ladder now
+    memory = _with_mode(memory, here, observed, policy, now_ns)
     calling = [alarm for alarm in observed.alarms if _reach(alarm, here, policy) >= max(0, memory.rung)]
     if not calling:
         return _calmer(memory, here, policy, now_ns)
