@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -67,12 +68,15 @@ class Chaos:
     process: subprocess.Popen[bytes] | None = None
     wanted: dict[str, str] = field(default_factory=dict)
     """Level of each job that the daemon has said yes to."""
-    unsure: str = ""
-    """A job whose change was cut off: it may be there or not."""
+    unsure: set[str] = field(default_factory=set)
+    """Jobs whose change was cut off or failed: they may be there or not."""
 
     @property
     def environment(self) -> dict[str, str]:
         return {**os.environ, "K40S_SOCKET": str(self.folder / "sock")}
+
+    failures: list[str] = field(default_factory=list)
+    """What the daemon could not do while it lived; none is expected."""
 
     def start(self) -> None:
         words = [
@@ -121,7 +125,7 @@ class Chaos:
         """Apply or delete one of the jobs that come and go; a kill may cut it off."""
         name = f"guest{self.chance.randrange(3)}"
         level = self.chance.choice(["HI", "NO"])
-        self.unsure = name
+        self.unsure.add(name)
         try:
             with self.client() as client:
                 if name in self.wanted:
@@ -129,9 +133,27 @@ class Chaos:
                     del self.wanted[name]
                 elif client.apply(self.manifest(name, level))[0].outcome == "admitted":
                     self.wanted[name] = level
-        except K40sError:
+        except Unreachable:
+            return  # killed in the middle of it
+        except K40sError as error:
+            self.failures.append(str(error))
             return
-        self.unsure = ""
+        self.unsure.discard(name)
+
+    def changes_until_killed(self, after_s: float) -> None:
+        """Changes, one after the other, and a kill in the middle of one of them."""
+        stopping = threading.Event()
+
+        def change() -> None:
+            while not stopping.is_set():
+                self.change_something()
+
+        changing = threading.Thread(target=change)
+        changing.start()
+        time.sleep(after_s)
+        stopping.set()
+        self.kill()
+        changing.join()
 
     def members(self, name: str, level: str) -> frozenset[int]:
         return all_members(LinuxCgroups.open(ROOT), Controller.FREEZER, f"{ROOT}/{level}/{name}")
@@ -140,11 +162,11 @@ class Chaos:
         """What the daemon says settles what was cut off."""
         with self.client() as client:
             found = {job.metadata.name: job.spec.criticality.name for job in client.jobs()}
-        if self.unsure:
-            self.wanted.pop(self.unsure, None)
-            if self.unsure in found:
-                self.wanted[self.unsure] = found[self.unsure]
-            self.unsure = ""
+        for name in self.unsure:
+            self.wanted.pop(name, None)
+            if name in found:
+                self.wanted[name] = found[name]
+        self.unsure.clear()
         if found != self.wanted:
             raise SystemExit(f"error: wanted are {self.wanted}, the daemon has {found}")
 
@@ -199,12 +221,10 @@ def attack(chaos: Chaos, kills: int) -> list[dict[str, object]]:
         quick = chaos.chance.random() < 0.3  # while it starts and recovers
         if not quick:
             chaos.wait_for_answer()
-            began = time.monotonic()
-            while time.monotonic() - began < chaos.chance.uniform(0.0, 0.6):
-                chaos.change_something()
+            chaos.changes_until_killed(chaos.chance.uniform(0.0, 1.0))
         else:
-            time.sleep(chaos.chance.uniform(0.0, 2.0))
-        chaos.kill()
+            time.sleep(chaos.chance.uniform(0.0, 3.0))
+            chaos.kill()
         seen = ran_on(record, seen)
         if chaos.members("loop", "HI") != first["loop"]:
             raise SystemExit(f"error: kill {number} reached the loop")
@@ -222,11 +242,13 @@ def attack(chaos: Chaos, kills: int) -> list[dict[str, object]]:
     chaos.settle()
     eventually(chaos.world_is_right, "the world is as wanted at the end")
     stubborn_is_the_same = bool(chaos.members("stubborn", "NO") & first["stubborn"])
+    print(*chaos.failures, sep="\n")
     return [
         {
             "kills": kills,
             "jobs_lost": 0 if stubborn_is_the_same else 1,
             "periods_of_the_loop": seen,
+            "failed_requests": len(chaos.failures),
             "recovered_s_max": round(max(recovered_s, default=0.0), 2),
         }
     ]
