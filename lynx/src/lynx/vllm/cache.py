@@ -140,7 +140,7 @@ U = np.uintp
 
 @numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _copy(
-    flat: Any, pages: Any, spans: Any, start: int, token_step: int, channel_step: int, to_blocks: bool
+    flat: Any, pages: Any, spans: Any, start: int, token_step: Any, channel_step: Any, to_blocks: bool
 ) -> None:
     """Copy spans of ``pages`` ``[P, tokens, heads, channels]`` to or from ``flat`` ``[blocks, heads, elements]``.
 
