@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from bench import report
 
 from k40s import task
-from k40s.errors import K40sError, Unreachable
+from k40s.errors import K40sError, NotFound, Unreachable
 from k40s.local.client import Client
 from k40s.node.budgets import free_ppm, read_budget
 from k40s.node.cgroups import Controller, LinuxCgroups, all_members
@@ -143,16 +143,21 @@ class Chaos:
         """Apply or delete one of the jobs that come and go; a kill may cut it off."""
         name = f"guest{self.chance.randrange(3)}"
         level = self.chance.choice(["HI", "LO", "NO"])
+        was_unsure = name in self.unsure
         self.unsure.add(name)
         try:
             with self.client() as client:
                 if name in self.wanted:
                     client.delete(name)
                     del self.wanted[name]
-                elif client.apply(self.manifest(name, level))[0].outcome == "admitted":
+                elif client.apply(self.manifest(name, level))[0].outcome in ("admitted", "unchanged"):
                     self.wanted[name] = level
         except Unreachable:
             return  # killed in the middle of it
+        except NotFound as error:
+            if not was_unsure:  # else the deletion that a kill cut off was done after all
+                self.failures.append(str(error))
+            self.wanted.pop(name, None)
         except K40sError as error:
             self.failures.append(str(error))
             return
