@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from lynx.codec import formats
 from lynx.codec.fast import affine, companded, nested
+from lynx.codec.fast.bits import address_of
 from lynx.codec.formats import CodecName
 from lynx.codec.interface import Early, Pages, Payload, Plane
 from lynx.codec.pages import check_counts, check_pages, from_float32
@@ -66,7 +67,7 @@ def _offsets(sizes: NDArray[Any], start: int = 0) -> Offsets:
 def _addresses(payloads: list[Payload | None]) -> tuple[list[Any], Offsets, Offsets]:
     """Views that keep the payloads alive, their addresses, and their lengths (-1 for None)."""
     views = [None if payload is None else np.frombuffer(payload, np.uint8) for payload in payloads]
-    where = [0 if view is None else view.__array_interface__["data"][0] for view in views]
+    where = [0 if view is None else address_of(view) for view in views]
     lengths = [-1 if view is None else len(view) for view in views]
     return views, np.array(where, np.int64), np.array(lengths, np.int64)
 
@@ -151,7 +152,8 @@ class FastCodec:
     def decode(self, payloads: Sequence[tuple[Payload, ...]], dtype: KvDtype, out: Pages) -> None:
         """See `Codec.decode`."""
         count, _, channels = check_pages(out, dtype)
-        planes_differ = any(not 1 <= len(planes) <= len(self.planes) for planes in payloads)
+        most = len(self.planes)
+        planes_differ = any(not 1 <= len(planes) <= most for planes in payloads)
         if channels % 2 or not count or len(payloads) != count or planes_differ:
             self._reference.decode(payloads, dtype, out)
             return
