@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.live import Live
+from rich.progress import Progress, TaskID
 
 from k40s import __version__, api, errors
 from k40s.local.client import Client
@@ -291,6 +292,58 @@ def plan(
             typer.echo(f"  {reason}")
     proved = "the best that there is" if found.is_optimal else f"at most {found.bound} jobs are possible"
     typer.echo(f"{proved}; the online answer is {100 * found.gap:.1f} % from it")
+
+
+@app.command(
+    epilog="Examples: k40s simulate examples/scenarios/line.yaml   or, with pictures: "
+    "k40s simulate examples/scenarios/plant.yaml --report build/plant   or, with other luck and beside Kubernetes: "
+    "k40s simulate examples/scenarios/line.yaml --scorer assurance-waste --scorer LeastAllocated --seed 8 --json"
+)
+def simulate(
+    scenario: Annotated[Path, typer.Argument(help="Scenario, YAML or JSON; - for standard input.")],
+    report_to: Annotated[
+        Path | None, typer.Option("--report", help="Folder for simulation.json and simulation.png.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the scenario's.")] = None,
+    scorer: Annotated[
+        list[str] | None, typer.Option(help="Instead of the scenario's; one run for each.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Play a plant of 1 to 5,000 nodes in virtual time: who is placed, what fails, what is done. Asks no daemon.
+
+    The same scenario and seed give the same outcome on every machine. Scorers are assurance-waste, worst-fit and
+    first-fit, and Kubernetes' LeastAllocated, MostAllocated and RequestedToCapacityRatio.
+    """
+    from k40s import sim
+
+    with _said():
+        played = sim.read_scenario(_text([scenario]))
+        played = sim.with_choices(played, seed, tuple(scorer or ()))
+        with _progress() as progress:
+            outcomes = sim.simulate(played, progress)
+        written = () if report_to is None else sim.report.write(outcomes, report_to)
+    if as_json:
+        _print({"rows": sim.report.rows(outcomes)})
+        return
+    typer.echo(sim.report.text(outcomes))
+    for path in written:
+        typer.echo(f"wrote {path}")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, float], None]]:
+    """A bar for each name on a terminal's standard error; elsewhere nothing."""
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def tell(name: str, share: float) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name, total=1.0)
+            bars.update(tasks[name], completed=share)
+
+        yield tell
 
 
 @app.command(epilog="Example: sudo k40s down   or, with all jobs: sudo k40s down --jobs")

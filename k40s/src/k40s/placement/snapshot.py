@@ -108,10 +108,11 @@ class Snapshot:
 
     nodes: tuple[Node, ...]
     occupied: tuple[Occupancy, ...]
-    placed: Mapping[str, tuple[Demand, Placement]]
+    placed: dict[str, tuple[Demand, Placement]]
+    """Written by nobody: a dict for its `copy`, several times faster than any other way once jobs have left."""
     flows: ByLink
     """Flows on each link, e.g. `n1/up`."""
-    senders: Mapping[str, frozenset[str]]
+    senders: dict[str, frozenset[str]]
     """Placed jobs that send to a job, by that job's name."""
     table: Table
     classes: tuple[str, ...]
@@ -186,6 +187,20 @@ def with_nodes(snapshot: Snapshot, changed: Iterable[Node]) -> Snapshot:
     return replace(snapshot, nodes=tuple(nodes), table=table, wakeups=wakeups)
 
 
+def narrowed(snapshot: Snapshot, names: Iterable[str]) -> Snapshot:
+    """The snapshot as if there were only some of its nodes: to ask about them what costs time for all. Flows and
+    placed jobs are those of all nodes, so nothing may be reserved in it."""
+    at = sorted(snapshot.index[name] for name in names)
+    nodes = tuple(snapshot.nodes[one] for one in at)
+    return replace(
+        snapshot,
+        nodes=nodes,
+        occupied=tuple(snapshot.occupied[one] for one in at),
+        table=snapshot.table[:, at],
+        index={node.name: number for number, node in enumerate(nodes)},
+    )
+
+
 def _fill(table: Table, at: int, node: Node, occupancy: Occupancy, classes: tuple[str, ...]) -> None:
     """Writes one node's column."""
     load, used = occupancy.load, occupancy.used
@@ -239,29 +254,39 @@ def reserve(snapshot: Snapshot, demand: Demand, placement: Placement) -> Snapsho
         if there[1] != placement:
             raise Conflict(f"job {demand.job} is placed elsewhere; unreserve it first")
         return snapshot
-    placed = {**snapshot.placed, demand.job: (demand, placement)}
-    senders = dict(snapshot.senders)
-    for peer in peers_of(demand):
-        senders[peer] = senders.get(peer, frozenset()) | {demand.job}
-    gone, fresh = rerouted(snapshot, demand, placement)
-    on_links = links.together(links.without(snapshot.flows, gone), fresh)
-    moved = replace(snapshot, placed=placed, flows=on_links, senders=senders)
-    return _changed(moved, demand, placement, adding=True)
+    placed = snapshot.placed.copy()
+    placed[demand.job] = (demand, placement)
+    return _settled(snapshot, demand, placement, placed, adding=True)
 
 
 def unreserve(snapshot: Snapshot, job: str) -> Snapshot:
     """The world without the job; flows towards it end at their own uplink again. Doing it again changes nothing."""
     if job not in snapshot.placed:
         return snapshot
-    placed = dict(snapshot.placed)
+    placed = snapshot.placed.copy()
     demand, placement = placed.pop(job)
-    senders = dict(snapshot.senders)
-    for peer in peers_of(demand):
-        senders[peer] = senders[peer] - {job}
-    gone, fresh = rerouted(snapshot, demand, None)
-    on_links = links.together(links.without(snapshot.flows, gone), fresh)
-    moved = replace(snapshot, placed=placed, flows=on_links, senders=senders)
-    return _changed(moved, demand, placement, adding=False)
+    return _settled(snapshot, demand, placement, placed, adding=False)
+
+
+def _settled(
+    snapshot: Snapshot,
+    demand: Demand,
+    placement: Placement,
+    placed: dict[str, tuple[Demand, Placement]],
+    adding: bool,
+) -> Snapshot:
+    """The world with the job's seats and flows added or gone. What a job leaves alone is shared."""
+    senders, flows = snapshot.senders, snapshot.flows
+    if peers := peers_of(demand):
+        senders = senders.copy()
+        for peer in peers:
+            before = senders.get(peer, frozenset())
+            senders[peer] = before | {demand.job} if adding else before - {demand.job}
+    gone, fresh = rerouted(snapshot, demand, placement if adding else None)
+    if gone or fresh:
+        flows = links.together(links.without(flows, gone), fresh)
+    moved = replace(snapshot, placed=placed, flows=flows, senders=senders)
+    return _changed(moved, demand, placement, adding)
 
 
 def peers_of(demand: Demand) -> set[str]:

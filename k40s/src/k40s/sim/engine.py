@@ -1,10 +1,10 @@
 """Virtual time around the same pure parts that a real node runs: placement, assurance, reconcile.
 
-Events come from a queue in order of time, then of kind, then of making, so one seed gives one run. Between
-events nothing happens, so a quiet day is short. Disturbance is a model: while a hog or the host disturbs a node
-and nothing has cured it, jobs with tasks there miss every period, raise alarms, and the evidence of the node
-says so. The rest is not modelled but run: who is placed where, what a node's score is, what is done about
-alarms.
+Events come from a queue in order of time, then of making, so one seed gives one run. Between events nothing
+happens, so a quiet day is short. Disturbance is a model: while a hog or the host disturbs a node and nothing
+has cured it, jobs with tasks there miss every period, raise alarms, and the evidence of the node says so; a hog
+that was evicted behaves when it is started again elsewhere. The rest is not modelled but run: who is placed
+where, what a node's score is, what is done about alarms.
 """
 
 import heapq
@@ -12,29 +12,27 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from random import Random
 
 from k40s.api.job import CriticalJob, CriticalJobSpec
 from k40s.api.level import Level
 from k40s.api.policy import SECOND_NS
 from k40s.assurance.evidence import Evidence, Measured
-from k40s.assurance.overcommit import Amounts
 from k40s.assurance.score import Memory as Harm
 from k40s.assurance.score import assess
 from k40s.placement import (
     Demand,
-    Node,
     Placement,
     Scorer,
     Snapshot,
     demand_of,
+    narrowed,
     place,
     reserve,
     snapshot_of,
     unreserve,
     with_nodes,
 )
-from k40s.placement.filters import level_counts
+from k40s.placement.filters import level_counts, view
 from k40s.placement.redundancy import needed_of
 from k40s.reconcile import (
     Alarm,
@@ -48,53 +46,26 @@ from k40s.reconcile import (
     Treat,
     Treatment,
     Watch,
+    isolated,
     reconcile,
 )
-from k40s.sim.generate import job_of, random_templates
+from k40s.sim.outcome import Outcome, Sample
 from k40s.sim.scenario import Fault, Scenario
+from k40s.sim.schedule import Arrival, events_of, nodes_of
+from k40s.sim.waiting import Waiting
 
-HOUR_NS = 3_600 * SECOND_NS
-DAY_NS = 24 * HOUR_NS
 TICK_NS = SECOND_NS
 CALM_TICK_NS = 30 * SECOND_NS
-RETRIES = 20
-"""Waiting jobs that are tried again when room appears, most critical first."""
 MISSING_PPM = 100_000
 _CURE = {1: Treatment.THROTTLED, 2: Treatment.FROZEN, 3: Treatment.EVICTED}
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """The plant at one time."""
-
-    at_ns: int
-    running: dict[str, int]
-    """Jobs by criticality."""
-    waiting: dict[str, int]
-    node_levels: dict[str, int]
-    """Nodes by level of assurance."""
-    assurance_mean: float
-    misses: int
-    outage_s: dict[str, float]
-    """Time without a working replica so far, summed over the jobs of a criticality."""
-    actions: dict[str, int]
-    """Orders so far, by kind."""
+Progress = Callable[[str, float], None]
+"""Told the scorer and the share of its run that is done, 0 to 1."""
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What one run came to."""
-
-    scorer: str
-    offered: Counter[str] = field(default_factory=Counter)
-    accepted: Counter[str] = field(default_factory=Counter)
-    """At the first try."""
-    misses: Counter[str] = field(default_factory=Counter)
-    outage_ns: Counter[str] = field(default_factory=Counter)
-    outages_beyond_promise: int = 0
-    """Outages longer than the job's maxOutage."""
-    actions: Counter[str] = field(default_factory=Counter)
-    samples: list[Sample] = field(default_factory=list)
+def unheard(_scorer: str, _share: float) -> None:
+    """For those who do not watch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +96,7 @@ class Plant:
 
     scenario: Scenario
     scorer: Scorer
+    progress: Progress = unheard
     now_ns: int = 0
     snapshot: Snapshot = field(init=False)
     outcome: Outcome = field(init=False)
@@ -132,16 +104,25 @@ class Plant:
     made: int = 0
     demands: dict[str, Demand] = field(default_factory=dict)
     specs: dict[str, CriticalJobSpec] = field(default_factory=dict)
-    waiting: dict[str, None] = field(default_factory=dict)
-    """Offered or lost, and not running; in order."""
+    waiting: Waiting = field(default_factory=Waiting)
+    """Offered or lost, and not placed."""
     out_since_ns: dict[str, int] = field(default_factory=dict)
     troubles: dict[str, Trouble] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
-    cut_off: set[str] = field(default_factory=set)
+    cut_off_since_ns: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.snapshot = snapshot_of(_nodes(self.scenario))
+        """The queue holds all that the scenario brings, and the times to look."""
+        spec = self.scenario.spec
+        self.snapshot = snapshot_of(nodes_of(self.scenario))
         self.outcome = Outcome(self.scorer.name)
+        for event in events_of(self.scenario):
+            if isinstance(event, Arrival):
+                self.at(event.at_ns, partial(self.offer, event.make, event.ends_ns))
+            else:
+                self.at(event.at_ns, partial(self.fault, event.node, event.fault))
+        for sample in range(spec.samples + 1):
+            self.at(spec.duration_ns * sample // spec.samples, self.sample)
 
     def at(self, when_ns: int, what: Callable[[], None]) -> None:
         """Queue an event."""
@@ -150,22 +131,27 @@ class Plant:
 
     def run(self) -> Outcome:
         """To the end of the scenario."""
-        spec = self.scenario.spec
-        _schedule(self, Random(spec.seed))
-        for sample in range(spec.samples + 1):
-            self.at(spec.duration_ns * sample // spec.samples, self.sample)
-        while self.queue and self.queue[0][0] <= spec.duration_ns:
-            self.now_ns, _, what = heapq.heappop(self.queue)
-            what()
-        self.now_ns = spec.duration_ns
+        while self.step():
+            pass
         for job in list(self.out_since_ns):
             self.end_outage(job)
         return self.outcome
 
+    def step(self) -> bool:
+        """The next event; False when there is none before the end."""
+        end_ns = self.scenario.spec.duration_ns
+        if not self.queue or self.queue[0][0] > end_ns:
+            self.now_ns = end_ns
+            return False
+        self.now_ns, _, what = heapq.heappop(self.queue)
+        what()
+        return True
+
     # Jobs
 
-    def offer(self, job: CriticalJob, ends_ns: int | None) -> None:
+    def offer(self, make: Callable[[], CriticalJob], ends_ns: int | None) -> None:
         """A job arrives."""
+        job = make()
         demand = demand_of(job)
         level = demand.criticality.name
         self.demands[demand.job], self.specs[demand.job] = demand, job.spec
@@ -173,40 +159,71 @@ class Plant:
         if self.try_place(demand.job):
             self.outcome.accepted[level] += 1
         else:
-            self.waiting[demand.job] = None
+            self.wait(demand.job)
         if ends_ns is not None:
             self.at(ends_ns, partial(self.finish, demand.job))
 
+    def wait(self, job: str) -> None:
+        """A job is not placed."""
+        self.waiting.add(job, self.demands[job].criticality, self.specs[job].model_dump_json())
+
     def try_place(self, job: str) -> bool:
+        """Put a job where the scorer wants it, if anywhere."""
         found = place(self.snapshot, self.demands[job], self.scorer)
-        if not isinstance(found, Placement):
-            return False
-        self.snapshot = reserve(self.snapshot, self.demands[job], found)
-        self.waiting.pop(job, None)
-        for seat in found.seats:
+        if isinstance(found, Placement):
+            self.settle(job, found)
+        return isinstance(found, Placement)
+
+    def settle(self, job: str, placement: Placement) -> None:
+        """Put a job where it was found to fit."""
+        self.snapshot = reserve(self.snapshot, self.demands[job], placement)
+        self.waiting.drop(job)
+        for seat in placement.seats:
             if seat.node in self.troubles:
                 self.troubles[seat.node].treatment[job] = Treatment.FREE
-        return True
+
+    def replace(self, job: str) -> None:
+        """A job that lost its place gets another and is started there, or waits."""
+        if self.try_place(job):
+            self.at(self.now_ns + self.scenario.spec.failover.start_ns, partial(self.back, job))
+        else:
+            self.wait(job)
 
     def finish(self, job: str) -> None:
         """A job is done."""
-        self.waiting.pop(job, None)
+        self.waiting.drop(job)
         if job in self.out_since_ns:
             self.end_outage(job)
-        self.take_off(job)
+        freed = self.take_off(job)
         del self.demands[job], self.specs[job]
-        self.retry()
+        self.retry(freed)
 
-    def take_off(self, job: str) -> None:
-        for trouble in self.troubles.values():
-            trouble.treatment.pop(job, None)
+    def take_off(self, job: str) -> list[str]:
+        """A job leaves its nodes; their names."""
+        if job not in self.snapshot.placed:
+            return []
+        nodes = [seat.node for seat in self.snapshot.placed[job][1].seats]
+        for node in nodes:
+            if node in self.troubles:
+                self.troubles[node].treatment.pop(job, None)
         self.snapshot = unreserve(self.snapshot, job)
+        return nodes
 
-    def retry(self) -> None:
-        """Waiting jobs get what has become free, the most critical first."""
-        for job in sorted(self.waiting, key=lambda name: -self.demands[name].criticality)[:RETRIES]:
-            if self.try_place(job):
+    def retry(self, freed: Iterable[str]) -> None:
+        """Waiting jobs get what has become free on some nodes, the most critical first."""
+        freed = list(freed)
+        if not freed:
+            return
+        for kind in sorted(self.waiting.kinds):
+            for job in list(self.waiting.kinds[kind]):
+                if not (self.may_fit(job, freed) and self.try_place(job)):
+                    break
                 self.at(self.now_ns + self.scenario.spec.failover.start_ns, partial(self.back, job))
+
+    def may_fit(self, job: str, freed: Iterable[str]) -> bool:
+        """False if room on these nodes cannot be what a job has waited for."""
+        demand = self.demands[job]
+        return bool(demand.flows) or bool(view(narrowed(self.snapshot, freed), demand).feasible.any())
 
     def out(self, job: str) -> None:
         """A job that ran does so no longer."""
@@ -240,23 +257,21 @@ class Plant:
 
     # Faults
 
-    def fault(self, kind: str, node: str, fault: Fault) -> None:
+    def fault(self, node: str, fault: Fault) -> None:
         """Something goes wrong on a node."""
         until_ns = self.now_ns + fault.lasts_ns
-        match kind:
+        match fault.kind:
             case "node-down":
                 self.die(node, until_ns)
             case "partition":
-                self.cut_off.add(node)
-                self.at(until_ns, partial(self.cut_off.discard, node))
-                self.disturb(node)
+                self.cut_off(node, until_ns)
             case "hog":
                 hogs = [
                     j for j in self.snapshot.occupancy(node).jobs if self.demands[j].criticality is Level.NO
                 ]
                 if hogs:
                     self.disturb(node, Disturbance(min(hogs), fault.intensity, until_ns))
-            case _:
+            case "steal":
                 self.disturb(node, Disturbance(None, fault.intensity, until_ns))
 
     def die(self, node: str, until_ns: int) -> None:
@@ -276,20 +291,46 @@ class Plant:
         self.at(until_ns, partial(self.revive, node))
 
     def replace_lost(self, job: str) -> None:
-        """A lost job is placed anew, unless its node has come back or it has ended."""
-        if job not in self.demands or job in self.waiting or self.works(job):
+        """A lost job is placed anew, unless its node has come back, or it has ended or left it by now."""
+        if job not in self.snapshot.placed or self.works(job):
+            return
+        if self.down.isdisjoint(seat.node for seat in self.snapshot.placed[job][1].seats):
             return
         self.take_off(job)
-        self.waiting[job] = None
-        if self.try_place(job):
-            self.at(self.now_ns + self.scenario.spec.failover.start_ns, partial(self.back, job))
+        self.replace(job)
 
     def revive(self, node: str) -> None:
+        """A node is there again, with the jobs that nobody has placed elsewhere meanwhile."""
         self.down.discard(node)
         self.set_node(node, ready=True)
         for job in self.snapshot.occupancy(node).jobs:
             self.back(job)
-        self.retry()
+        self.retry([node])
+
+    def cut_off(self, node: str, until_ns: int) -> None:
+        """A node cannot be reached; after the lease its own agent ends the jobs that want it so."""
+        if node in self.cut_off_since_ns:
+            return
+        self.cut_off_since_ns[node] = self.now_ns
+        lease_ns = self.scenario.spec.policy.partition_lease_ns
+        if self.now_ns + lease_ns < until_ns:
+            self.at(self.now_ns + lease_ns, partial(self.isolate, node))
+        self.at(until_ns, partial(self.reach, node))
+        self.disturb(node)
+
+    def reach(self, node: str) -> None:
+        """A node that was cut off can be reached again; the ladder brings back what its agent ended."""
+        del self.cut_off_since_ns[node]
+
+    def isolate(self, node: str) -> None:
+        """What the agent of a node that is cut off does."""
+        desired, seen = self.seen(node, ())
+        cut_off_ns = self.now_ns - self.cut_off_since_ns[node]
+        for stop in isolated(desired, node, seen, self.scenario.spec.policy, cut_off_ns):
+            self.outcome.actions["stop"] += 1
+            self.troubles[node].treatment[stop.job] = Treatment.EVICTED
+            if not self.works(stop.job):
+                self.out(stop.job)
 
     def set_node(self, name: str, **changes: object) -> None:
         node = self.snapshot.nodes[self.snapshot.index[name]]
@@ -320,10 +361,13 @@ class Plant:
         self.judge(node, trouble, bool(alarms))
         memory = trouble.reaction.nodes.get(node)
         at_rest = (
-            (memory is None or memory.rung < 0) and not trouble.disturbances and node not in self.cut_off
+            (memory is None or memory.rung < 0)
+            and not trouble.disturbances
+            and node not in self.cut_off_since_ns
         )
         if at_rest and not any(trouble.harm.harm_ppm.values()):
             del self.troubles[node]
+            self.retry([node])
             return
         self.at(self.now_ns + (CALM_TICK_NS if at_rest else TICK_NS), partial(self.tick, node))
 
@@ -380,20 +424,12 @@ class Plant:
         self.set_node(
             node,
             scale_ppm=assurance.scale_ppm,
-            ready=on_ground and node not in self.down and node not in self.cut_off,
+            ready=on_ground and node not in self.down and node not in self.cut_off_since_ns,
         )
 
     def react(self, node: str, trouble: Trouble, alarms: tuple[Alarm, ...]) -> None:
         """The real ladder for this node; its orders are carried out at once."""
-        here = self.snapshot.occupancy(node).jobs
-        desired = {job: self.desired(job, node) for job in here}
-        seen = ObservedNode(
-            jobs={job: trouble.treatment.get(job, Treatment.FREE) for job in here},
-            alarms=alarms,
-            watched_closely=trouble.watched,
-            mode=trouble.mode,
-            reachable=node not in self.cut_off and node not in self.down,
-        )
+        desired, seen = self.seen(node, alarms)
         outcome = reconcile(
             desired, {node: seen}, self.scenario.spec.policy, trouble.reaction, self.now_ns, self.target
         )
@@ -409,12 +445,23 @@ class Plant:
                 case Treat(job=job, treatment=treatment):
                     self.treat(trouble, job, treatment)
                 case Move(job=job):
-                    self.outcome.actions["move"] += 1
-                    self.take_off(job)
-                    self.waiting[job] = None
-                    self.try_place(job)
+                    self.move(job)
                 case Start() | Stop():
                     raise AssertionError("every job of a simulated node is both wanted and there")
+
+    def seen(self, node: str, alarms: tuple[Alarm, ...]) -> tuple[dict[str, DesiredJob], ObservedNode]:
+        """What should run on a node, and what does."""
+        trouble = self.troubles[node]
+        here = self.snapshot.occupancy(node).jobs
+        reachable = node not in self.cut_off_since_ns and node not in self.down
+        observed = ObservedNode(
+            jobs={job: trouble.treatment.get(job, Treatment.FREE) for job in here},
+            alarms=alarms,
+            watched_closely=trouble.watched,
+            mode=trouble.mode,
+            reachable=reachable,
+        )
+        return {job: self.desired(job, node) for job in here}, observed
 
     def desired(self, job: str, node: str) -> DesiredJob:
         spec = self.specs[job]
@@ -434,14 +481,24 @@ class Plant:
         found = place(unreserve(self.snapshot, job), self.demands[job], self.scorer)
         return found.seats[0].node if isinstance(found, Placement) else None
 
+    def move(self, job: str) -> None:
+        """A job is started on a node that is proved for it, then ended where it was; else it stays."""
+        left = unreserve(self.snapshot, job)
+        found = place(left, self.demands[job], self.scorer)
+        if not isinstance(found, Placement):
+            return
+        self.outcome.actions["move"] += 1
+        self.take_off(job)
+        self.settle(job, found)
+        self.at(self.now_ns + self.scenario.spec.failover.start_ns, partial(self.back, job))
+
     def treat(self, trouble: Trouble, job: str, treatment: Treatment) -> None:
+        """What the ladder orders for a job."""
         self.outcome.actions[treatment.name.lower()] += 1
         if treatment is Treatment.EVICTED:
             self.take_off(job)
             self.out(job)
-            self.waiting[job] = None
-            if self.try_place(job):
-                self.at(self.now_ns + self.scenario.spec.failover.start_ns, partial(self.back, job))
+            self.replace(job)
             return
         trouble.treatment[job] = treatment
         if treatment is Treatment.FROZEN:
@@ -452,6 +509,7 @@ class Plant:
     # Report
 
     def sample(self) -> None:
+        """One point of every curve."""
         running: Counter[str] = Counter()
         for demand, _ in self.snapshot.placed.values():
             running[demand.criticality.name] += 1
@@ -462,8 +520,10 @@ class Plant:
         self.outcome.samples.append(
             Sample(
                 at_ns=self.now_ns,
+                offered=self.outcome.offered.total(),
+                accepted=self.outcome.accepted.total(),
                 running={level.name: running[level.name] for level in Level},
-                waiting=dict(Counter(self.demands[job].criticality.name for job in self.waiting)),
+                waiting=self.waiting.by_level(),
                 node_levels=levels,
                 assurance_mean=mean,
                 misses=self.outcome.misses.total(),
@@ -471,54 +531,4 @@ class Plant:
                 actions=dict(self.outcome.actions),
             )
         )
-
-
-def _nodes(scenario: Scenario) -> list[Node]:
-    """The nodes of a scenario, group by group."""
-    return [
-        Node(
-            name=f"{group.name}-{number}",
-            node_class=group.name,
-            capacity=Amounts(max(0, group.cores - group.reserved_cores) * 1000, group.memory_bytes),
-            cores=max(0, group.cores - group.reserved_cores),
-            trust=round(group.trust * 1000),
-            uplink_bps=10**9,
-            propagation_ns=1_000,
-        )
-        for group in scenario.spec.nodes
-        for number in range(group.count)
-    ]
-
-
-def _schedule(plant: Plant, random: Random) -> None:
-    """All arrivals and faults, made beforehand: the same for every scorer."""
-    spec = plant.scenario.spec
-    for given in spec.jobs:
-        ends_ns = None if given.lifetime_ns is None else given.at_ns + given.lifetime_ns
-        _arrive(plant, given.at_ns, CriticalJob(metadata=given.metadata, spec=given.spec), ends_ns)
-    arrivals = spec.arrivals
-    templates = random_templates(arrivals.templates, random, [group.name for group in spec.nodes])
-    for number in range(arrivals.at_start):
-        _arrive(plant, 0, job_of(f"start-{number}", random.choice(templates)), None)
-    expected = arrivals.per_hour * spec.duration_ns / HOUR_NS
-    for number, at_ns in enumerate(_times(expected, spec.duration_ns, random)):
-        ends_ns = at_ns + max(SECOND_NS, int(random.expovariate(1) * arrivals.lifetime_ns))
-        _arrive(plant, at_ns, job_of(f"job-{number}", random.choice(templates)), ends_ns)
-    names = [node.name for node in plant.snapshot.nodes]
-    for fault in spec.faults:
-        times = _times(fault.per_day * spec.duration_ns / DAY_NS, spec.duration_ns, random)
-        for at_ns in [*times, *([] if fault.at_ns is None else [fault.at_ns])]:
-            node = fault.node or random.choice(names)
-            plant.at(at_ns, partial(plant.fault, fault.kind, node, fault))
-
-
-def _arrive(plant: Plant, at_ns: int, job: CriticalJob, ends_ns: int | None) -> None:
-    plant.at(at_ns, partial(plant.offer, job, ends_ns))
-
-
-def _times(expected: float, duration_ns: int, random: Random) -> list[int]:
-    """A Poisson process of that many events on average."""
-    times, at = [], 0.0
-    while expected > 0 and (at := at + random.expovariate(expected)) < 1:
-        times.append(int(at * duration_ns))
-    return times
+        self.progress(self.scorer.name, self.now_ns / self.scenario.spec.duration_ns)

@@ -125,7 +125,9 @@ def _task(name: str, level: Level, random: Random, classes: Sequence[str]) -> ap
     )
 
 
-def job_of(name: str, template: Template, peer: str | None = None) -> api.CriticalJob:
+def job_of(
+    name: str, template: Template, peer: str | None = None, namespace: str = "default"
+) -> api.CriticalJob:
     """A job of the kind; one that sends does so to `peer`."""
     flows: tuple[api.Flow, ...] = ()
     if template.flow and peer is not None:
@@ -141,7 +143,7 @@ def job_of(name: str, template: Template, peer: str | None = None) -> api.Critic
         )
     command = api.Command(name="main", command=("run",), tasks=template.tasks, resources=template.resources)
     return api.CriticalJob(
-        metadata=api.ObjectMeta(name=name),
+        metadata=api.ObjectMeta(name=name, namespace=namespace),
         spec=api.CriticalJobSpec(criticality=template.level, commands=(command,), flows=flows),
     )
 

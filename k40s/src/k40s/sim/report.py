@@ -1,12 +1,13 @@
 """What a simulation came to: rows, text, pictures. The only part of the simulator that writes files."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from k40s.api.level import Level
-from k40s.sim.engine import Outcome
+from k40s.sim.outcome import Outcome, Sample
 
 HOUR_NS = 3600 * 10**9
 
@@ -17,6 +18,7 @@ def rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
         {
             "scorer": outcome.scorer,
             "offered": outcome.offered.total(),
+            "accepted": outcome.accepted.total(),
             "acceptance": _share(outcome.accepted.total(), outcome.offered.total()),
             **{
                 f"acceptance_{level}": _share(outcome.accepted[level.name], outcome.offered[level.name])
@@ -57,49 +59,67 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> tuple[Path, Path]:
     """Writes `simulation.json` and `simulation.png` into the folder; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     data, picture = folder / "simulation.json", folder / "simulation.png"
-    data.write_text(json.dumps({"rows": rows(outcomes)}, indent=1) + "\n", encoding="utf-8")
+    samples = {outcome.scorer: [asdict(sample) for sample in outcome.samples] for outcome in outcomes}
+    data.write_text(json.dumps({"rows": rows(outcomes), "samples": samples}) + "\n", encoding="utf-8")
     draw(outcomes, picture)
     return data, picture
 
 
+Curve = tuple[str, Callable[[Sample], float], str]
+"""Words for the legend, the value at a time, the style of the line."""
+
+PANELS: Sequence[tuple[str, Sequence[Curve]]] = (
+    ("share of jobs placed at once, so far", (("", lambda s: s.accepted / max(1, s.offered), "-"),)),
+    ("jobs waiting", (("", lambda s: sum(s.waiting.values()), "-"),)),
+    ("mean assurance", (("", lambda s: s.assurance_mean, "-"),)),
+    (
+        "nodes of assurance HI, LO",
+        (("HI", lambda s: s.node_levels["HI"], "-"), ("LO", lambda s: s.node_levels["LO"], "--")),
+    ),
+    ("deadline misses so far", (("", lambda s: s.misses, "-"),)),
+    (
+        "seconds out so far: HI, LO",
+        (("HI", lambda s: s.outage_s["HI"], "-"), ("LO", lambda s: s.outage_s["LO"], "--")),
+    ),
+    ("orders of the ladder so far", (("", lambda s: sum(s.actions.values()), "-"),)),
+)
+
+
 def draw(outcomes: Sequence[Outcome], path: Path) -> None:
-    """Acceptance, running and waiting jobs, assurance, misses, outages and actions over time."""
+    """Acceptance by criticality; then over time: acceptance, waiting jobs, assurance, misses, outages, orders."""
     import matplotlib as mpl  # slow to load, and only pictures need it
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(3, 2, figsize=(12, 10), sharex=False)
-    titles = (
-        "acceptance",
-        "jobs waiting",
-        "mean assurance",
-        "deadline misses so far",
-        "seconds out so far (HI, LO)",
-        "orders so far",
-    )
-    for axis, title in zip(axes.flat, titles, strict=True):
+    figure, axes = plt.subplots(4, 2, figsize=(12, 13))
+    colours = [f"C{number}" for number in range(len(outcomes))]
+    _bars(axes.flat[0], outcomes, colours)
+    for axis, (title, curves) in zip(axes.flat[1:], PANELS, strict=True):
+        for outcome, colour in zip(outcomes, colours, strict=True):
+            hours = [sample.at_ns / HOUR_NS for sample in outcome.samples]
+            for _, value, style in curves:
+                axis.plot(hours, [value(sample) for sample in outcome.samples], style, color=colour)
+        for words, _, style in curves:
+            if words:
+                axis.plot([], [], style, color="grey", label=words)
+                axis.legend(fontsize=8)
         axis.set_title(title, fontsize=10)
-    for outcome in outcomes:
-        hours = [sample.at_ns / HOUR_NS for sample in outcome.samples]
-        (line,) = axes[0, 1].plot(
-            hours, [sum(s.waiting.values()) for s in outcome.samples], label=outcome.scorer
-        )
-        colour = line.get_color()
-        axes[1, 0].plot(hours, [s.assurance_mean for s in outcome.samples], color=colour)
-        axes[1, 1].plot(hours, [s.misses for s in outcome.samples], color=colour)
-        axes[2, 0].plot(hours, [s.outage_s["HI"] for s in outcome.samples], color=colour)
-        axes[2, 0].plot(hours, [s.outage_s["LO"] for s in outcome.samples], color=colour, linestyle="--")
-        axes[2, 1].plot(hours, [sum(s.actions.values()) for s in outcome.samples], color=colour)
-    names = ["all", *(level.name for level in Level)]
-    width = 0.8 / max(1, len(outcomes))
-    for place, row in enumerate(rows(outcomes)):
-        heights = [row["acceptance"], *(row[f"acceptance_{level}"] for level in Level)]
-        axes[0, 0].bar([at + place * width for at in range(len(names))], heights, width)
-    axes[0, 0].set_xticks([at + 0.4 - width / 2 for at in range(len(names))], names)
-    axes[0, 1].legend(fontsize=8)
-    for axis in axes.flat[1:]:
         axis.set_xlabel("hours", fontsize=8)
+        axis.grid(alpha=0.3)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def _bars(axis: Any, outcomes: Sequence[Outcome], colours: Sequence[str]) -> None:
+    names = ["all", *(level.name for level in reversed(Level))]
+    width = 0.8 / max(1, len(outcomes))
+    for place, (row, colour) in enumerate(zip(rows(outcomes), colours, strict=True)):
+        heights = [row["acceptance"], *(row[f"acceptance_{level}"] for level in reversed(Level))]
+        at = [number + place * width for number in range(len(names))]
+        axis.bar(at, heights, width, color=colour, label=row["scorer"])
+    axis.set_xticks([number + 0.4 - width / 2 for number in range(len(names))], names)
+    axis.set_title("share of jobs placed at once, by criticality", fontsize=10)
+    axis.set_ylim(0, 1.05)
+    axis.legend(fontsize=8, loc="lower right")

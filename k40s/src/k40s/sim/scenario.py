@@ -3,15 +3,17 @@
 The outer edge of the simulator: pydantic types, read with the same messages as every manifest.
 """
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from k40s import api
 from k40s.api.fields import (
     API_VERSION,
     Duration,
+    Finding,
     Model,
     Name,
     ObjectMeta,
@@ -19,13 +21,20 @@ from k40s.api.fields import (
     Size,
     Text,
     Whole,
+    refuse,
 )
-from k40s.api.manifest import parse, parse_documents
+from k40s.api.manifest import MOST_BYTES, parse, parse_documents
 from k40s.api.policy import SECOND_NS
 from k40s.errors import InvalidManifest, Problem
 from k40s.placement import SCORERS
 
-GIB = 2**30
+HOUR_NS = 3600 * SECOND_NS
+DAY_NS = 24 * HOUR_NS
+GENERATED = "generated"
+"""Namespace of the jobs that arrivals make."""
+MOST_NODES = 5000
+MOST_EVENTS = 1_000_000
+"""Arrivals and faults of one scenario: what a run may cost is bounded."""
 
 
 class NodeGroup(Model):
@@ -33,7 +42,7 @@ class NodeGroup(Model):
 
     name: Name
     """Also their node class; nodes are called NAME-0, NAME-1 and so on."""
-    count: Annotated[int, Field(strict=True, ge=1, le=5000)]
+    count: Annotated[int, Field(strict=True, ge=1, le=MOST_NODES)]
     cores: Annotated[int, Field(strict=True, ge=1, le=1024)]
     memory_bytes: Size
     trust: Annotated[float, Field(ge=0, le=10)]
@@ -76,6 +85,12 @@ class Fault(Model):
     intensity: Annotated[int, Field(strict=True, ge=1, le=3)] = 1
     """Of a hog: 1 is cured by throttling it, 2 by freezing, 3 by evicting."""
 
+    @model_validator(mode="after")
+    def _happens(self) -> Self:
+        if self.at_ns is None and not self.per_day:
+            refuse(Finding(("perDay",), self.per_day, "give a time as at, or more than 0 perDay"))
+        return self
+
 
 class Failover(Model):
     """From a node's death to the replacement of its jobs, by criticality."""
@@ -103,6 +118,64 @@ class ScenarioSpec(Model):
     samples: Annotated[int, Field(strict=True, ge=2, le=10_000)] = 200
     """Points in time of the report's curves."""
 
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        findings = [
+            *_unknown_scorers(self.scorers),
+            *_bad_nodes(self.nodes),
+            *_twice([job.metadata for job in self.jobs]),
+            *_unknown_nodes(self.faults, self.nodes),
+            *_too_much(self),
+        ]
+        if findings:
+            refuse(*findings)
+        return self
+
+
+def _unknown_scorers(scorers: Sequence[str]) -> Iterator[Finding]:
+    for at, name in enumerate(scorers):
+        if name not in SCORERS:
+            yield Finding(("scorers", at), name, f"use some of {', '.join(SCORERS)}")
+        elif name in scorers[:at]:
+            yield Finding(("scorers", at), name, "name each scorer once")
+
+
+def _bad_nodes(groups: Sequence[NodeGroup]) -> Iterator[Finding]:
+    for at, group in enumerate(groups):
+        if group.name in (other.name for other in groups[:at]):
+            yield Finding(("nodes", at, "name"), group.name, "give each group a name of its own")
+        if group.reserved_cores > group.cores:
+            remedy = f"keep at most the {group.cores} cores that there are"
+            yield Finding(("nodes", at, "reservedCores"), group.reserved_cores, remedy)
+    if (nodes := sum(group.count for group in groups)) > MOST_NODES:
+        yield Finding(("nodes",), f"{nodes} nodes", f"use at most {MOST_NODES}")
+
+
+def _twice(jobs: Sequence[ObjectMeta]) -> Iterator[Finding]:
+    seen: set[tuple[str, str]] = set()
+    for at, job in enumerate(jobs):
+        if (job.namespace, job.name) in seen or job.namespace == GENERATED:
+            remedy = f"give each job a name of its own, outside the namespace {GENERATED}"
+            yield Finding(("jobs", at, "metadata"), f"{job.namespace}/{job.name}", remedy)
+        seen.add((job.namespace, job.name))
+
+
+def _unknown_nodes(faults: Sequence[Fault], groups: Sequence[NodeGroup]) -> Iterator[Finding]:
+    last = {f"{group.name}-{group.count - 1}" for group in groups}
+    names = {f"{group.name}-{number}" for group in groups for number in range(group.count)}
+    for at, fault in enumerate(faults):
+        if fault.node is not None and fault.node not in names:
+            remedy = f"name a node that there is, numbered from 0 to {', '.join(sorted(last))}"
+            yield Finding(("faults", at, "node"), fault.node, remedy)
+
+
+def _too_much(spec: ScenarioSpec) -> Iterator[Finding]:
+    jobs = spec.arrivals.at_start + spec.arrivals.per_hour * spec.duration_ns / HOUR_NS
+    faults = sum(fault.per_day for fault in spec.faults) * spec.duration_ns / DAY_NS
+    for field, expected in (("arrivals", jobs), ("faults", faults)):
+        if expected > MOST_EVENTS:
+            yield Finding((field,), f"{expected:.0f} {field}", f"let it be at most {MOST_EVENTS} in all")
+
 
 class Scenario(Model):
     """A simulated plant."""
@@ -115,18 +188,23 @@ class Scenario(Model):
 
 def read_scenario(text: str) -> Scenario:
     """The scenario in a YAML text. Raises InvalidManifest with every problem."""
+    if len(text.encode("utf-8", "surrogatepass")) > MOST_BYTES:
+        raise InvalidManifest([Problem("", f"{len(text)} characters", f"use at most {MOST_BYTES} bytes")])
     documents: list[Any] = [document for document in parse_documents(text) if document is not None]
     if len(documents) != 1 or not isinstance(documents[0], dict):
-        found = f"{len(documents)} documents"
+        found = f"{len(documents)} documents" if len(documents) != 1 else "no mapping"
         raise InvalidManifest([Problem("", found, "write one document of kind Scenario")])
-    scenario = parse(Scenario, documents[0])
-    unknown = [name for name in scenario.spec.scorers if name not in SCORERS]
-    if unknown:
-        raise InvalidManifest([Problem("spec.scorers", unknown[0], f"use some of {', '.join(SCORERS)}")])
-    most = sum(group.count for group in scenario.spec.nodes)
-    if most > 5000:
-        raise InvalidManifest([Problem("spec.nodes", f"{most} nodes", "use at most 5000")])
-    return scenario
+    return parse(Scenario, documents[0])
+
+
+def with_choices(scenario: Scenario, seed: int | None = None, scorers: Sequence[str] = ()) -> Scenario:
+    """The scenario with another seed or other scorers, where given. Raises InvalidManifest as `read_scenario`."""
+    chosen = {"seed": seed, "scorers": list(scorers) or None}
+    changes = {name: value for name, value in chosen.items() if value is not None}
+    if not changes:
+        return scenario
+    data = scenario.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return parse(Scenario, {**data, "spec": {**data["spec"], **changes}})
 
 
 def scenario_yaml(scenario: Scenario) -> str:
