@@ -304,7 +304,7 @@ def simulate(
     report_to: Annotated[
         Path | None, typer.Option("--report", help="Folder for simulation.json and simulation.png.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the scenario's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Instead of the scenario's.")] = None,
     scorer: Annotated[
         list[str] | None, typer.Option(help="Instead of the scenario's; one run for each.")
     ] = None,

@@ -31,6 +31,9 @@ class Waiting:
     def __contains__(self, job: str) -> bool:
         return job in self.kind_of
 
+    def __len__(self) -> int:
+        return len(self.kind_of)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.kind_of)
 
