@@ -7,7 +7,7 @@ setup:
 	@tools/setup
 
 demo: setup
-	$(PY) -m lynx.cli demo
+	@tools/demo
 
 test: setup
 	$(PY) -m pytest -q

@@ -30,6 +30,9 @@ from lynx.serve.up import Running, UpConfig, running
 SETTLE_S = 30.0
 """Engines drop what they hold a step or a poll after the last answer."""
 
+POOL_THREADS = 4
+"""Thread pools of the servers start their last threads late; more than so many are a leak."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(
@@ -87,7 +90,11 @@ async def soak(up: Running, asked: list[list[int]], options: argparse.Namespace)
         taken_s = time.monotonic() - begun_s
         counted = sum(verdicts, Counter[str]())
         after = await settled(http, up, before)
-    left = {name: (before[name], after[name]) for name in before if after[name] > before[name]}
+    grown = {name: after[name] - before[name] for name in before if after[name] > before[name]}
+    threads = sum(by for name, by in grown.items() if name.endswith("threads"))
+    left = {name: by for name, by in grown.items() if not name.endswith("threads")}
+    if threads > POOL_THREADS:
+        left["threads"] = threads
     return {
         "requests": counted.total(),
         "at_once": options.at_once,
@@ -96,7 +103,8 @@ async def soak(up: Running, asked: list[list[int]], options: argparse.Namespace)
         "ties": counted["tie"],
         "wrong": counted["wrong"],
         "errors": counted["error"],
-        "left_behind": " ".join(f"{name}: {was}->{now}" for name, (was, now) in left.items()),
+        "threads_added": round(threads),
+        "left_behind": " ".join(f"{name}: +{by:g}" for name, by in left.items()),
         "seconds": round(taken_s),
     }
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lynx.serve.host import cpu_list, engine_environment, fastest_dtype
+from lynx.serve.host import cpu_list, engine_environment, faster_libraries, fastest_dtype
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,13 @@ def test_what_the_user_has_set_stays() -> None:
     assert environment["HF_HUB_OFFLINE"] == "0"
     assert environment["VLLM_CPU_OMP_THREADS_BIND"] == "0-1"
     assert environment["VLLM_CACHE_ROOT"] == "/c/vllm"
+
+
+def test_libraries_are_preloaded_where_they_are(tmp_path: Path) -> None:
+    without = faster_libraries(tmp_path)
+    openmp = tmp_path / "lib" / "libiomp5.so"
+    openmp.parent.mkdir()
+    openmp.touch()
+    assert faster_libraries(tmp_path) == [*without, str(openmp)]
+    assert engine_environment({}, [0], Path("/c"), ["a", "b"])["LD_PRELOAD"] == "a:b"
+    assert engine_environment({"LD_PRELOAD": ""}, [0], Path("/c"), ["a"])["LD_PRELOAD"] == ""

@@ -4,8 +4,11 @@ Facts are read once, at a process's start, and handed on; the rules over them ar
 """
 
 import ctypes
+import ctypes.util
 import os
+import platform
 import signal
+import sys
 from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
 
@@ -54,15 +57,31 @@ def cpu_list(cpus: Iterable[int]) -> str:
     return ",".join("-".join(str(cpu) for cpu in span) for span in spans)
 
 
-def engine_environment(given: Mapping[str, str], cpus: Iterable[int], cache_home: Path) -> dict[str, str]:
+def faster_libraries(prefix: Path) -> list[str]:
+    """What vLLM recommends to load before its CPU engine, as far as it is installed: an allocator, Intel's OpenMP.
+
+    Args:
+        prefix: of the Python environment; the engine's own packages put OpenMP there.
+    """
+    allocator = ctypes.util.find_library("tcmalloc_minimal")
+    openmp = prefix / "lib" / "libiomp5.so"
+    found = [allocator] if allocator else []
+    return [*found, str(openmp)] if openmp.exists() and platform.machine() == "x86_64" else found
+
+
+def engine_environment(
+    given: Mapping[str, str], cpus: Iterable[int], cache_home: Path, preload: Iterable[str] = ()
+) -> dict[str, str]:
     """What must be set for an engine and the processes that it spawns; what the user has set stays.
 
     Args:
         given: the environment as it is.
         cpus: CPUs that the engine may use; without this the engine keeps one of them back.
         cache_home: where the engine may keep its caches.
+        preload: libraries that the engine's process is to load before all others.
     """
     wanted = {
+        "LD_PRELOAD": ":".join(preload),
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CACHE_ROOT": str(cache_home / "vllm"),
@@ -76,7 +95,8 @@ def engine_environment(given: Mapping[str, str], cpus: Iterable[int], cache_home
 def prepare_environment(environ: MutableMapping[str, str]) -> None:
     """Set this process up for an engine; to be called before vllm is imported."""
     cache_home = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lynx"
-    environ.update(engine_environment(environ, os.sched_getaffinity(0), cache_home))
+    preload = [] if has_gpu() else faster_libraries(Path(sys.prefix))
+    environ.update(engine_environment(environ, os.sched_getaffinity(0), cache_home, preload))
     environ.pop(
         "PYTHONDONTWRITEBYTECODE", None
     )  # without bytecode the spawned engine loads three times slower
