@@ -150,13 +150,12 @@ def decode(
     port: Port = 8002,
     codec: Codec = "nested",
     drafts: Annotated[int, typer.Option(help="Longest run of drafted tokens; 0 drafts nothing.")] = 64,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for KV before --on-failure.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds to wait at most for KV before --on-failure.")
+    ] = 60.0,
     on_failure: Annotated[
         LoadFailurePolicy, typer.Option(help="What becomes of a request without KV.")
     ] = "recompute",
-    lazy_main: Annotated[
-        bool, typer.Option(help="Take memory for the answer only when its KV is there.")
-    ] = False,
     max_model_len: MaxLen = None,
     kv_cache_mib: KvMib = 2048,
     max_users: Users = 8,
@@ -178,7 +177,6 @@ def decode(
         drafts=drafts,
         timeout_s=timeout,
         load_failure=on_failure,
-        lazy_main=lazy_main,
         max_model_len=max_model_len,
         kv_cache_bytes=kv_cache_mib << 20,
         max_users=max_users,

@@ -46,7 +46,6 @@ class InstanceConfig:
         hold_s: how long prefill keeps a request's planes for a decode that has not fetched them.
         timeout_s: how long decode waits for planes before it acts by ``load_failure``.
         load_failure: decode computes the prompt itself, or answers with an error.
-        lazy_main: the main request takes its blocks only when its KV has arrived (1x memory, later start).
 
     Raises:
         BadInput: a field is out of its range.
@@ -73,7 +72,6 @@ class InstanceConfig:
     hold_s: float = 60.0
     timeout_s: float = 60.0
     load_failure: LoadFailurePolicy = "recompute"
-    lazy_main: bool = False
 
     def __post_init__(self) -> None:
         _one_of("role", self.role, get_args(Role))

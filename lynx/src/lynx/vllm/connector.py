@@ -22,7 +22,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from lynx import codec as codecs
 from lynx.errors import BadInput
-from lynx.transport import KvClient, KvServer
+from lynx.transport import KvClient, KvServer, TcpNetwork, TcpOptions
 from lynx.vllm.cache import PagedCache
 from lynx.vllm.consumer import ConsumerMeta, ConsumerScheduler, ConsumerWorker
 from lynx.vllm.producer import ProducerMeta, ProducerScheduler, ProducerWorker
@@ -95,7 +95,11 @@ class LynxConnector(KVConnectorBase_V1, SupportsHMA):
         if role is KVConnectorRole.SCHEDULER:
             block_tokens = vllm_config.cache_config.block_size
             produces = self._kv_transfer_config.is_kv_producer
-            self._scheduler = ProducerScheduler(block_tokens) if produces else ConsumerScheduler()
+            self._scheduler = (
+                ProducerScheduler(block_tokens)
+                if produces
+                else ConsumerScheduler(self._settings["timeout_s"])
+            )
 
     # ---- in the scheduler ----------------------------------------------------------------------------------
 
@@ -158,8 +162,11 @@ class LynxConnector(KVConnectorBase_V1, SupportsHMA):
         codecs.warm_up()  # else the first request would wait for a compiler
         # The engine and the threads that move KV take turns at the interpreter; 5 ms is as long as a page takes.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        network = TcpNetwork(
+            TcpOptions(anchor_dscp=settings["anchor_dscp"], residual_dscp=settings["residual_dscp"])
+        )
         if not self._kv_transfer_config.is_kv_producer:
-            client = KvClient(fingerprint)
+            client = KvClient(fingerprint, network=network)
             client.start()
             self._worker = ConsumerWorker(cache, client)
             return
@@ -170,6 +177,7 @@ class LynxConnector(KVConnectorBase_V1, SupportsHMA):
             policy=settings["policy"],
             rate_bps=settings["rate_bps"],
             hold_s=settings["hold_s"],
+            network=network,
         )
         host, port = server.start()
         self._address = f"{host}:{port}"

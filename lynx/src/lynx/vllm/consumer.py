@@ -6,6 +6,7 @@ that vLLM keeps waiting; once a level is complete its requests are reported as r
 """
 
 import logging
+import math
 import os
 import queue
 import threading
@@ -96,9 +97,14 @@ class _Tracked:
 
 
 class ConsumerScheduler:
-    """Claims KV for requests, and at arrival reads what the draft has written so far."""
+    """Claims KV for requests, and at arrival reads what the draft has written so far.
 
-    def __init__(self) -> None:
+    Args:
+        longest_wait_s: bounds how long a request may ask to wait for its KV.
+    """
+
+    def __init__(self, longest_wait_s: float = math.inf) -> None:
+        self._longest_wait_s = longest_wait_s
         self._tracked: dict[str, _Tracked] = {}
         self._drafts: dict[bytes, Any] = {}
         self._meta = ConsumerMeta()
@@ -154,7 +160,7 @@ class ConsumerScheduler:
                 blocks=blocks,
                 start=tracked.cached_tokens,
                 stop=tracked.cached_tokens + tokens,
-                timeout_s=tracked.params.timeout_s,
+                timeout_s=min(tracked.params.timeout_s, self._longest_wait_s),
             )
         )
 
