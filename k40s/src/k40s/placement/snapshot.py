@@ -171,19 +171,18 @@ def with_nodes(snapshot: Snapshot, changed: Iterable[Node]) -> Snapshot:
     """
     nodes = list(snapshot.nodes)
     table = snapshot.table.copy()
-    classes = snapshot.classes
+    classes, wakeups = snapshot.classes, snapshot.wakeups
     for node in changed:
         at = snapshot.index.get(node.name)
         if at is None:
             raise NotFound(f"node {node.name} is not in the snapshot; known are {len(nodes)} others")
-        if node.cores != nodes[at].cores or node.node_class not in classes:
+        if (node.cores, node.node_class) != (nodes[at].cores, nodes[at].node_class):
             raise Conflict(f"node {node.name} changed its cores or class; take a new snapshot")
         nodes[at] = node
         _fill(table, at, node, snapshot.occupied[at], classes)
+        if node.wakeup_ns not in wakeups[node.node_class]:
+            wakeups = _wakeups(nodes)
     table.setflags(write=False)
-    wakeups = snapshot.wakeups
-    if any(node.wakeup_ns not in wakeups[node.node_class] for node in nodes):
-        wakeups = _wakeups(nodes)
     return replace(snapshot, nodes=tuple(nodes), table=table, wakeups=wakeups)
 
 
