@@ -9,11 +9,12 @@ import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 
-from lynx.bench.compare import Equal, Parted, compare
+from lynx.bench.compare import Equal, Parted, compare, likeliest
 from lynx.layout import PAGE_TOKENS
 from lynx.serve.up import Running
 from lynx.texts import Tokenizer, long_prompts
@@ -64,9 +65,7 @@ async def question(http: httpx.AsyncClient, up: Running, prompt: list[int]) -> Q
     consume = {"role": "decode", "session": session, "endpoint": where, "draft": False}
     options = {"logprobs": 5, "return_tokens_as_token_ids": True}
     choice = (await _post(http, up.decode[0], _body(prompt, consume) | options))["choices"][0]
-    tops = choice["logprobs"]["top_logprobs"]
-    likeliest = [{int(name.removeprefix("token_id:")): p for name, p in top.items()} for top in tops]
-    return Question(prompt, choice["token_ids"], likeliest)
+    return Question(prompt, choice["token_ids"], likeliest(choice))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,6 @@ class Answer:
 
     tokens: list[int] | None
     error: str = ""
-    drafted: bool = False
 
     @property
     def silent(self) -> bool:
@@ -111,6 +109,16 @@ async def ask(
             for choice in event["choices"]:
                 tokens += choice.get("token_ids") or []
     return Answer(None)
+
+
+def family(pid: int) -> list[int]:
+    """A process and all below it."""
+    children = [
+        int(child)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for child in (task / "children").read_text().split()
+    ]
+    return [pid, *(grandchild for child in children for grandchild in family(child))]
 
 
 def _body(prompt: list[int], lynx: dict[str, Any] | None) -> dict[str, Any]:

@@ -10,6 +10,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rich.console import Console
+from rich.table import Table
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "bench"
 
@@ -28,6 +31,14 @@ def write(name: str, rows: Sequence[Mapping[str, object]], picture: Path | None 
     path = FOLDER / f"{name}.json"
     path.write_text(json.dumps(text, indent=1) + "\n")
     return path
+
+
+def show(rows: Sequence[Mapping[str, object]]) -> None:
+    """Print rows of one kind as a table."""
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    Console().print(table)
 
 
 def machine() -> str:

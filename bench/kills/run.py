@@ -20,17 +20,15 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import httpx
-from rich.console import Console
-from rich.table import Table
 from transformers import AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from bench import report
-from bench.asking import Answer, Question, ask, prompts, question
-from bench.soak.run import family
+from bench.asking import Answer, Question, ask, family, prompts, question
 
 from lynx import model
 from lynx.serve.up import Process, Running, UpConfig, running
@@ -106,10 +104,7 @@ def main() -> None:
         }
         for one in tallies
     ]
-    table = Table(*rows[0])
-    for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
-    Console().print(table)
+    report.show(rows)
     for one in tallies:
         for sentence in sorted(one.sentences):
             print(f"{one.kind}: {sentence}")
@@ -140,13 +135,13 @@ class Attack:
                 await self._all_up()
                 for kind in ("prefill", "decode"):
                     victims = [p for p in self._up.processes if p.name.startswith(kind) and p.ended is None]
-                    await self._round(kind, lambda victims=victims: self._kill(self._chance.choice(victims)))  # type: ignore[misc]  # a default freezes the loop's list
+                    await self._round(kind, partial(self._kill, self._chance.choice(victims)))
                 for process in self._up.processes:
                     if process.ended is not None:
                         process.start()
-                await self._round("router", lambda: self._kill(self._up.processes[-1]))
+                await self._round("router", partial(self._kill, self._up.processes[-1]))
                 for kind in ("anchor", "residual"):
-                    await self._round(kind, lambda kind=kind: self._cut(kind))  # type: ignore[misc]  # likewise
+                    await self._round(kind, partial(self._cut, kind))
                 print(f"round {number + 1}/{self._options.times}: {self._in_words()}", flush=True)
         return list(self._tallies.values())
 

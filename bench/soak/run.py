@@ -13,19 +13,21 @@ import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 
 import httpx
-from rich.console import Console
-from rich.table import Table
 from transformers import AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from bench import report
-from bench.asking import ANSWER_TOKENS, Question, ask, prompts, question
+from bench.asking import ANSWER_TOKENS, Question, ask, family, prompts, question
 
 from lynx import model
 from lynx.serve.up import Running, UpConfig, running
+
+METRICS = ("kv_cache_usage_perc", "num_requests_running", "num_requests_waiting")
+"""Of an engine; all are 0 at rest."""
 
 SETTLE_S = 30.0
 """Engines drop what they hold a step or a poll after the last answer."""
@@ -64,9 +66,7 @@ def main() -> None:
     asked = prompts(AutoTokenizer.from_pretrained(path), lengths)
     with running(config, lambda line: print(line, flush=True)) as up:
         row = asyncio.run(soak(up, asked, options))
-    table = Table(*row)
-    table.add_row(*(str(value) for value in row.values()))
-    Console().print(table)
+    report.show([row])
     print(report.write("soak", [row]))
     sys.exit(0 if row["wrong"] == row["errors"] == 0 and not row["left_behind"] else 1)
 
@@ -85,7 +85,9 @@ async def soak(up: Running, asked: list[list[int]], options: argparse.Namespace)
         quarter = options.requests // 4
         begun_s = time.monotonic()
         verdicts = await asyncio.gather(*workers(http, up, order[:quarter], options))
-        before = await settled(http, up, None)
+        before = await settled(
+            http, up, {f"{process.name} {name}": 0 for process in up.processes for name in METRICS}
+        )
         verdicts += await asyncio.gather(*workers(http, up, order[quarter:], options))
         taken_s = time.monotonic() - begun_s
         counted = sum(verdicts, Counter[str]())
@@ -109,7 +111,9 @@ async def soak(up: Running, asked: list[list[int]], options: argparse.Namespace)
     }
 
 
-def workers(http: httpx.AsyncClient, up: Running, order: list[Question], options: argparse.Namespace):  # type: ignore[no-untyped-def]  # coroutines of Counter
+def workers(
+    http: httpx.AsyncClient, up: Running, order: list[Question], options: argparse.Namespace
+) -> list[Coroutine[None, None, Counter[str]]]:
     """As many coroutines as requests in flight; each takes the next request until none is left."""
     numbered = iter(enumerate(order))
 
@@ -129,17 +133,13 @@ def workers(http: httpx.AsyncClient, up: Running, order: list[Question], options
     return [work() for _ in range(options.at_once)]
 
 
-async def settled(http: httpx.AsyncClient, up: Running, before: dict[str, float] | None) -> dict[str, float]:
-    """What the engines hold, once it has come down to ``before`` or does not come down any more."""
+async def settled(http: httpx.AsyncClient, up: Running, goal: Mapping[str, float]) -> dict[str, float]:
+    """What the engines hold, once it has come down to ``goal`` or does not come down any more."""
     deadline_s = time.monotonic() + SETTLE_S
     while True:
         held = await holdings(http, up)
-        rest = [
-            name
-            for name, value in held.items()
-            if value > (before or {}).get(name, 0 if "." not in name else value)
-        ]
-        if not rest or time.monotonic() > deadline_s:
+        down = all(held[name] <= most for name, most in goal.items() if name in held)
+        if down or time.monotonic() > deadline_s:
             return held
         await asyncio.sleep(0.5)
 
@@ -149,23 +149,13 @@ async def holdings(http: httpx.AsyncClient, up: Running) -> dict[str, float]:
     held: dict[str, float] = {}
     for url, process in zip((*up.prefill, *up.decode), up.processes, strict=False):
         text = (await http.get(f"{url}/metrics")).text
-        for name in ("kv_cache_usage_perc", "num_requests_running", "num_requests_waiting"):
+        for name in METRICS:
             found = re.search(rf"^vllm:{name}\{{\S* (\S+)", text, re.MULTILINE)
             held[f"{process.name} {name}"] = float(found[1]) if found else -1
         for pid in family(process.popen.pid):
             held[f"{process.name}.{pid} threads"] = len(list(Path(f"/proc/{pid}/task").iterdir()))
             held[f"{process.name}.{pid} descriptors"] = len(list(Path(f"/proc/{pid}/fd").iterdir()))
     return held
-
-
-def family(pid: int) -> list[int]:
-    """A process and all below it."""
-    children = [
-        int(child)
-        for task in Path(f"/proc/{pid}/task").iterdir()
-        for child in (task / "children").read_text().split()
-    ]
-    return [pid, *(grandchild for child in children for grandchild in family(child))]
 
 
 if __name__ == "__main__":

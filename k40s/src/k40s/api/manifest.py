@@ -81,8 +81,6 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 def load(text: str) -> tuple[Resource, ...]:
     """Every object of a manifest, in its order. Raises InvalidManifest with all problems of all documents."""
-    if len(text.encode("utf-8", "surrogatepass")) > MOST_BYTES:
-        raise InvalidManifest([Problem("", f"{len(text)} characters", f"use at most {MOST_BYTES} bytes")])
     objects: list[Resource] = []
     problems: list[Problem] = []
     for number, data in enumerate(parse_documents(text), start=1):
@@ -103,7 +101,12 @@ def load(text: str) -> tuple[Resource, ...]:
 
 
 def parse_documents(text: str) -> Iterator[Any]:
-    """The documents, those of a Kubernetes List one by one. JSON is tried first: YAML reads its escapes differently."""
+    """The documents, those of a Kubernetes List one by one. JSON is tried first: YAML reads its escapes differently.
+
+    Raises InvalidManifest when the text is too long or neither JSON nor YAML.
+    """
+    if len(text.encode("utf-8", "surrogatepass")) > MOST_BYTES:
+        raise InvalidManifest([Problem("", f"{len(text)} characters", f"use at most {MOST_BYTES} bytes")])
     documents = [_json(text)] if text.lstrip().startswith("{") else []
     for document in documents if documents and documents[0] is not None else _yaml_documents(text):
         if isinstance(document, dict) and document.get("kind") == "List" and "items" in document:

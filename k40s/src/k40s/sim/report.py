@@ -8,8 +8,7 @@ from typing import Any
 
 from k40s.api.level import Level
 from k40s.sim.outcome import Outcome, Sample
-
-HOUR_NS = 3600 * 10**9
+from k40s.sim.scenario import HOUR_NS
 
 
 def rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:

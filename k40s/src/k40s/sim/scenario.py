@@ -23,7 +23,7 @@ from k40s.api.fields import (
     Whole,
     refuse,
 )
-from k40s.api.manifest import MOST_BYTES, parse, parse_documents
+from k40s.api.manifest import parse, parse_documents
 from k40s.api.policy import SECOND_NS
 from k40s.errors import InvalidManifest, Problem
 from k40s.placement import SCORERS
@@ -188,8 +188,6 @@ class Scenario(Model):
 
 def read_scenario(text: str) -> Scenario:
     """The scenario in a YAML text. Raises InvalidManifest with every problem."""
-    if len(text.encode("utf-8", "surrogatepass")) > MOST_BYTES:
-        raise InvalidManifest([Problem("", f"{len(text)} characters", f"use at most {MOST_BYTES} bytes")])
     documents: list[Any] = [document for document in parse_documents(text) if document is not None]
     if len(documents) != 1 or not isinstance(documents[0], dict):
         found = f"{len(documents)} documents" if len(documents) != 1 else "no mapping"

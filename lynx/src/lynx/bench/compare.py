@@ -7,6 +7,7 @@ with both logits; anything else is a fault.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 TIE_GAP = {"float32": 1e-3, "bfloat16": 0.13, "float16": 0.02}
 """Largest gap between two log-probabilities that rounding explains: about two steps of a logit near 16."""
@@ -36,6 +37,16 @@ class Parted:
     mine_logprob: float | None
     theirs_logprob: float | None
     tie: bool
+
+
+def likeliest(choice: Mapping[str, Any]) -> list[dict[int, float]]:
+    """For each token of a completion the log-probabilities of the likeliest tokens.
+
+    Args:
+        choice: one of an answer that was asked for with ``logprobs`` and ``return_tokens_as_token_ids``.
+    """
+    tops = choice["logprobs"]["top_logprobs"]
+    return [{int(name.removeprefix("token_id:")): value for name, value in top.items()} for top in tops]
 
 
 def compare(

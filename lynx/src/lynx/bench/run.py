@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from lynx.bench.compare import Equal, Parted, compare
+from lynx.bench.compare import Equal, Parted, compare, likeliest
 from lynx.bench.figures import Equality, Sample, row, sample
 from lynx.bench.modes import Mode
 from lynx.errors import BadInput, TransferLost
@@ -142,8 +142,7 @@ class _Asker:
     def logprobs(self, mode: Mode, prompt: Prompt) -> list[dict[int, float]]:
         """For each token of an answer the log-probabilities of the likeliest tokens."""
         _, _, answer = self._run(mode, prompt, logprobs=5, return_tokens_as_token_ids=True)
-        tops = answer["choices"][0]["logprobs"]["top_logprobs"]
-        return [{int(name.removeprefix("token_id:")): value for name, value in top.items()} for top in tops]
+        return likeliest(answer["choices"][0])
 
     def text(self, samples: Sequence[Sample], index: int) -> str:
         """The answer to a prompt, in words."""

@@ -138,6 +138,15 @@ U = np.uintp
 """Unsigned, so that numba does not look for indices from the end: a third of the time."""
 
 
+@numba.njit(nogil=True, inline="always")  # type: ignore[untyped-decorator]
+def _move(cache: Any, at: Any, lines: Any, of: Any, to_blocks: bool) -> None:
+    """One element, one way or the other."""
+    if to_blocks:
+        cache[at] = lines[of]
+    else:
+        lines[of] = cache[at]
+
+
 @numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _copy(
     flat: Any, pages: Any, spans: Any, start: int, token_step: Any, channel_step: Any, to_blocks: bool
@@ -159,19 +168,12 @@ def _copy(
                     for token in range(U(first), last):
                         for channel in range(channels):
                             at, of = there + token * token_step + channel, here + token * line + channel
-                            if to_blocks:
-                                cache[at] = lines[of]
-                            else:
-                                lines[of] = cache[at]
+                            _move(cache, at, lines, of, to_blocks)
                 else:
                     for channel in range(channels):
                         for token in range(U(first), last):
                             at = there + channel * channel_step + token * token_step
-                            of = here + token * line + channel
-                            if to_blocks:
-                                cache[at] = lines[of]
-                            else:
-                                lines[of] = cache[at]
+                            _move(cache, at, lines, here + token * line + channel, to_blocks)
 
 
 class _View:

@@ -269,7 +269,8 @@ class _Arrival:
 
     def _hand_over(self, plane: Plane) -> None:
         pages, self._afloat[plane], self._afloat_bytes[plane] = self._afloat[plane], [], 0
-        self._worker.post(self, lambda: self._land(plane, pages))
+        if pages:
+            self._worker.post(self, lambda: self._land(plane, pages))
 
     # The landing thread.
 
@@ -293,8 +294,6 @@ class _Arrival:
         return any(not target.ended for target in self.targets)
 
     def _land(self, plane: Plane, pages: Sequence[tuple[int, memoryview]]) -> None:
-        if not pages:
-            return
         self._payloads[plane].update(pages)
         fresh = [index for index, _ in pages]
         for target in self.targets:
