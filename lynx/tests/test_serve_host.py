@@ -1,5 +1,9 @@
 """Facts of a machine, from text."""
 
+import os
+import select
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,3 +51,45 @@ def test_libraries_are_preloaded_where_they_are(tmp_path: Path) -> None:
     assert faster_libraries(tmp_path) == [*without, str(openmp)]
     assert engine_environment({}, [0], Path("/c"), ["a", "b"])["LD_PRELOAD"] == "a:b"
     assert engine_environment({"LD_PRELOAD": ""}, [0], Path("/c"), ["a"])["LD_PRELOAD"] == ""
+
+
+SERVER = """
+import multiprocessing, os, time
+from lynx.serve.host import end_with_server
+
+def engine(ready):
+    end_with_server()
+    ready.send(os.getpid())
+    time.sleep(60)
+
+if __name__ == "__main__":
+    spawn = multiprocessing.get_context("spawn")
+    here, there = spawn.Pipe()
+    spawn.Process(target=engine, args=(there,)).start()
+    print(here.recv(), flush=True)
+    time.sleep(60)
+"""
+
+
+def test_an_engines_process_dies_with_its_killed_server(tmp_path: Path) -> None:
+    """Spawned as vLLM spawns its engine, by a server that is then killed and can clean nothing up."""
+    script = tmp_path / "server.py"
+    script.write_text(SERVER)
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        engine = os.pidfd_open(int(server.stdout.readline()))
+        try:
+            assert not select.select([engine], [], [], 0.1)[0], "the engine ended while its server lived"
+            server.kill()
+            assert select.select([engine], [], [], 10.0)[0], "the engine lives on"
+        finally:
+            os.close(engine)
+
+
+def test_a_program_that_holds_its_engine_itself_is_left_alone() -> None:
+    asked = "from lynx.serve.host import end_with_server; end_with_server(); import os; print(os.getppid())"
+    launcher = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {asked!r}])"
+    found = subprocess.run(
+        [sys.executable, "-c", launcher], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert found.stdout.strip().isdigit(), found.stderr

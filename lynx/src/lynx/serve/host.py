@@ -5,6 +5,7 @@ Facts are read once, at a process's start, and handed on; the rules over them ar
 
 import ctypes
 import ctypes.util
+import multiprocessing
 import os
 import platform
 import signal
@@ -102,6 +103,20 @@ def prepare_environment(environ: MutableMapping[str, str]) -> None:
     )  # without bytecode the spawned engine loads three times slower
 
 
-def end_with_parent() -> None:
-    """Have the kernel send this process SIGTERM when the one that started it is gone, even if it was killed."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def end_with_parent(by: signal.Signals = signal.SIGTERM) -> None:
+    """Have the kernel send this process a signal when the one that started it is gone, even if it was killed."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, by)
+
+
+def end_with_server() -> None:
+    """In an engine's process of its own: be killed with the server, whose death the engine does not notice.
+
+    Nothing is left to save by then: requests and connections belong to the server's clients. In the process of a
+    program that holds its engine itself this does nothing.
+    """
+    server = multiprocessing.parent_process()
+    if server is None:
+        return
+    end_with_parent(signal.SIGKILL)
+    if os.getppid() != server.pid:  # it died before the kernel was asked
+        os.kill(os.getpid(), signal.SIGKILL)

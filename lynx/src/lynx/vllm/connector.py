@@ -22,6 +22,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from lynx import codec as codecs
 from lynx.errors import BadInput
+from lynx.serve.host import end_with_server
 from lynx.transport import KvClient, KvServer, TcpNetwork, TcpOptions
 from lynx.vllm.cache import PagedCache
 from lynx.vllm.consumer import ConsumerMeta, ConsumerScheduler, ConsumerWorker
@@ -77,6 +78,7 @@ class LynxConnector(KVConnectorBase_V1, SupportsHMA):
         self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig"
     ) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
+        end_with_server()
         groups = len(kv_cache_config.kv_cache_groups)
         if groups != 1:
             raise BadInput(
