@@ -1,8 +1,10 @@
+from dataclasses import dataclass
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lynx.vllm.proposals import Proposal, ProposalTable
+from lynx.vllm.proposals import Proposal, ProposalTable, place_drafts
 
 tokens = st.lists(st.integers(0, 5), min_size=1, max_size=12)
 
@@ -45,3 +47,33 @@ def test_retired_drafts_are_gone_and_unknown_ones_no_error():
     table.retire(["main", "other"])
     assert len(table) == 0
     assert table.continuation(row([1, 2])) == []
+
+
+@dataclass
+class FakeStep:
+    """The fields of vLLM's ``SchedulerOutput`` that drafts are placed in."""
+
+    num_scheduled_tokens: dict[str, int]
+    total_num_scheduled_tokens: int
+    scheduled_spec_decode_tokens: dict[str, list[int]]
+
+
+@given(st.dictionaries(st.sampled_from("abc"), st.lists(st.integers(0, 9), max_size=6)), st.integers(1, 4))
+def test_a_first_step_verifies_the_draft_and_computes_nothing_else(drafts, padding):
+    """Of each request one token is left to compute; vLLM pads the step with placeholders."""
+    padded = {name: [-1] * padding for name in drafts}
+    counts = dict.fromkeys(drafts, 1 + padding) | {"prefill": 7}
+    step = FakeStep(counts, sum(counts.values()), padded)
+    place_drafts(step, drafts.__getitem__)
+    placed = {name: drafted[:padding] for name, drafted in drafts.items()}
+    assert step.scheduled_spec_decode_tokens == {name: drafted for name, drafted in placed.items() if drafted}
+    assert step.num_scheduled_tokens == {name: 1 + len(drafted) for name, drafted in placed.items()} | {
+        "prefill": 7
+    }
+    assert step.total_num_scheduled_tokens == sum(step.num_scheduled_tokens.values())
+
+
+def test_what_a_proposer_has_drafted_stays():
+    step = FakeStep({"a": 3}, 3, {"a": [5, 6]})
+    place_drafts(step, lambda _: [1])
+    assert step == FakeStep({"a": 3}, 3, {"a": [5, 6]})

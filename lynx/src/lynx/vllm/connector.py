@@ -128,7 +128,7 @@ class LynxConnector(KVConnectorBase_V1, SupportsHMA):
             case ProducerScheduler() as scheduler:
                 return StepMeta(scheduler.build_meta(scheduler_output.num_scheduled_tokens, self._block_ids))
             case ConsumerScheduler() as scheduler:
-                return StepMeta(scheduler.build_meta())
+                return StepMeta(scheduler.build_meta(scheduler_output))
         raise AssertionError("build_connector_meta is the scheduler's to call")
 
     def update_connector_output(self, connector_output: "KVConnectorOutput") -> None:

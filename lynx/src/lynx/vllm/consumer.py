@@ -25,7 +25,7 @@ from lynx.layout import PageRef
 from lynx.transport import Fetch, KvClient, TransferStats
 from lynx.vllm.cache import PagedCache
 from lynx.vllm.params import Consume, Draft, offer_key, parse
-from lynx.vllm.proposals import TABLE, Proposal
+from lynx.vllm.proposals import TABLE, Proposal, Step, place_drafts
 from lynx.wire import Manifest
 
 logger = logging.getLogger(__name__)
@@ -36,8 +36,8 @@ LANDING_BYTES = 1 << 20
 LANDING_NICE = 5
 """Priority of the landing thread below the engine's, as nice values."""
 
-LEFT_TO_COMPUTE = 2
-"""Prompt tokens that a loaded request computes itself. With one, vLLM would pad its first step to the draft length."""
+LEFT_TO_COMPUTE = 1
+"""Prompt tokens that a loaded request computes itself. With one, vLLM leaves room for drafts in its first step."""
 
 
 class Level(Enum):
@@ -172,16 +172,12 @@ class ConsumerScheduler:
             tracked = self._tracked.get(request_id)
             if tracked is None or isinstance(tracked.params, Draft):
                 continue
-            draft = self._drafts.get(tracked.key)
-            if draft is not None:
-                drafted = list(draft.all_token_ids[tracked.kv_tokens :])
-                if drafted:
-                    self._meta.proposals.append(
-                        Proposal(request_id, tracked.request.prompt_token_ids, drafted)
-                    )
+            if drafted := self._drafted(tracked):
+                self._meta.proposals.append(Proposal(request_id, tracked.request.prompt_token_ids, drafted))
 
-    def build_meta(self) -> ConsumerMeta:
-        """The coming step's metadata."""
+    def build_meta(self, step: Step) -> ConsumerMeta:
+        """The coming step's metadata; drafts are placed in the first step of the requests they were made for."""
+        place_drafts(step, self._first_drafts)
         meta, self._meta = self._meta, ConsumerMeta()
         return meta
 
@@ -197,6 +193,17 @@ class ConsumerScheduler:
     def held(self) -> int:
         """Requests, drafts and transfers known; 0 at rest."""
         return len(self._tracked) + len(self._drafts) + len(self._transfers)
+
+    def _drafted(self, tracked: _Tracked) -> list[int]:
+        draft = self._drafts.get(tracked.key)
+        return list(draft.all_token_ids[tracked.kv_tokens :]) if draft is not None else []
+
+    def _first_drafts(self, request_id: str) -> list[int]:
+        tracked = self._tracked.get(request_id)
+        if tracked is None or isinstance(tracked.params, Draft) or tracked.request.use_structured_output:
+            # A grammar must see drafts before they are verified: vLLM shows it those of the proposer.
+            return []
+        return self._drafted(tracked)
 
     def _settle(self, request_id: str) -> None:
         tracked = self._tracked.pop(request_id)
