@@ -10,6 +10,7 @@ Errors are those of `k40s.errors`, as the daemon raised them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +26,8 @@ from k40s.local.config import socket_path
 
 TIMEOUT_S = 60.0
 
+REFUSED = "only root and the socket's group may talk to the daemon"
+
 
 class Client:
     """A connection to the daemon. Every verb may raise `Unreachable`."""
@@ -37,14 +40,14 @@ class Client:
     def _ask(self, method: str, path: str, **options: Any) -> Any:
         try:
             answer = self._http.request(method, path, **options)
-        except PermissionError as error:
-            raise Unreachable(f"socket {self.path}: {error}") from error
         except httpx.HTTPError as error:
+            if os.access(self.path, os.F_OK) and not os.access(self.path, os.W_OK):
+                raise Unreachable(f"socket {self.path}: {REFUSED}") from error
             raise Unreachable(
                 f"socket {self.path}: no daemon answers ({error}); start one with `k40s up`, or set K40S_SOCKET"
             ) from error
         if answer.status_code == 403:
-            raise Unreachable(f"socket {self.path}: only root and the socket's group may talk to the daemon")
+            raise Unreachable(f"socket {self.path}: {REFUSED}")
         if answer.is_error:
             raise _error_of(answer)
         return answer.json() if answer.content else None

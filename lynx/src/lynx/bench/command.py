@@ -64,7 +64,7 @@ def demo_command() -> None:
     settings = Settings(
         model=models.ensure(models.DEFAULT_MODEL),
         modes=MODES,
-        prompts=2,
+        prompts=3,
         tokens=3900,
         answer_tokens=64,
         repetitions=1,

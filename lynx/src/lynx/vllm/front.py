@@ -20,6 +20,7 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from lynx.errors import BadInput
+from lynx.speculate import accepted_prefix
 from lynx.vllm.config import MARGIN_TOKENS
 from lynx.vllm.params import Consume, draft_params, parse
 
@@ -196,7 +197,7 @@ class DraftingEngine(AsyncLLM):
         """Tell readers once how much of the draft stands."""
         index = session.records.index(record)
         told = any(event["event"] == "correction" and event["index"] == index for event in session.events)
-        agreed = _common_prefix(record.drafted, record.verified)
+        agreed = accepted_prefix(record.drafted, record.verified)
         decided = record.finished or agreed < min(len(record.drafted), len(record.verified))
         if told or not record.drafted or not (decided or len(record.verified) >= len(record.drafted)):
             return
@@ -257,9 +258,3 @@ def _note_verified(record: RequestRecord, output: RequestOutput, delta: bool) ->
     record.verified_ns += [time.monotonic_ns()] * len(fresh[:room])
     if output.kv_transfer_params:
         record.transfer = dict(output.kv_transfer_params.get("lynx", {}))
-
-
-def _common_prefix(left: list[int], right: list[int]) -> int:
-    return next(
-        (i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right))
-    )
