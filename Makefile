@@ -1,5 +1,6 @@
 # The verbs. Each sets up by itself what it needs; `make setup` alone does only that.
 PY := .venv/bin/python
+BENCHES := $(patsubst bench/%/run.py,%,$(wildcard bench/*/run.py))
 
 .PHONY: setup demo test check bench lock
 
@@ -17,6 +18,9 @@ check: setup
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy lynx/src k40s/src bench
 	.venv/bin/lint-imports
+
+bench: setup # every question, one after the other: hours
+	@for name in $(BENCHES); do echo "== bench-$$name"; $(PY) bench/$$name/run.py || exit; done
 
 bench-%: setup
 	$(PY) bench/$*/run.py

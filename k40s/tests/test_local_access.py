@@ -1,11 +1,17 @@
 """Who may do what, with real users: the socket is root's and its group's, and a job is at nobody else's throat."""
 
+import multiprocessing
+import os
 import subprocess
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 from live import Daemon, eventually, live_daemon
+
+from k40s.errors import Unreachable
+from k40s.local.client import REFUSED, Client
 
 pytestmark = pytest.mark.root
 
@@ -93,6 +99,30 @@ def test_only_root_and_the_group_may_talk_to_it(daemon: Daemon) -> None:
         assert "200 OK" in ask(daemon, 65534, GROUP_ID)
     finally:
         daemon.socket.chmod(0o660)
+
+
+def told_to_a_stranger(path: Path, words: Connection) -> None:
+    """Run in a process of its own: what the Python client says to a user outside the group."""
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    try:
+        with Client(path) as client:
+            client.health()
+    except Unreachable as error:
+        words.send(str(error))
+
+
+def test_the_client_says_who_may_talk_to_it(daemon: Daemon) -> None:
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(
+        target=told_to_a_stranger, args=(daemon.socket, theirs)
+    )
+    child.start()
+    child.join(20)
+    assert child.exitcode == 0
+    assert ours.poll(1)
+    assert ours.recv() == f"socket {daemon.socket}: {REFUSED}"
 
 
 def test_a_job_cannot_raise_itself_nor_hurt_another(daemon: Daemon) -> None:

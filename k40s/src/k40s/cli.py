@@ -31,7 +31,12 @@ app = typer.Typer(
     help="Mixed-criticality jobs with guarantees that are proved before and enforced while they run.",
     epilog="Start: sudo k40s up, then k40s apply -f examples/cell.yaml, then k40s top",
 )
-node_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="This node and its assurance.")
+node_app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="This node and its assurance.",
+    epilog="Example: k40s node explain",
+)
 app.add_typer(node_app, name="node")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -383,7 +388,7 @@ def uninstall(
     typer.echo("nothing of k4.0s is left on this machine but its program")
 
 
-@app.command()
+@app.command(epilog="Example: k40s version")
 def version() -> None:
     """Print the version."""
     typer.echo(f"k40s {__version__}")

