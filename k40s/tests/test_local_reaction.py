@@ -124,6 +124,17 @@ def test_trouble_that_lasts_climbs_and_never_reaches_the_most_critical(world: Wo
     assert "for the sake of more critical jobs" in engine.why_not("web")[0]
 
 
+def test_where_no_container_is_to_blame_the_probe_is_quoted(world: World) -> None:
+    engine = world.engine()
+    engine.apply(api.load(CELL))
+    for _ in range(40):
+        world.wake(late_ns=40_000_000)
+        run(world, engine, 0.25, hog_milli=0)
+    alarms = [event.message for event in engine.events(0, 1000) if event.message.startswith("wakeup-latency")]
+    assert alarms
+    assert "no container stands out, the probe above all jobs woke up to 40.0 ms late" in alarms[0]
+
+
 def test_an_evicted_job_comes_back_when_it_is_calm(world: World) -> None:
     engine = world.engine()
     engine.apply(api.load(CELL))

@@ -517,11 +517,16 @@ class Engine:
         now = {alarm.name: alarm for alarm in self.measurements.alarms}
         for name in now.keys() - self.alarmed:
             culprit = now[name].culprit
-            who = f"; {culprit}" if culprit else "; no container stands out"
-            self.event("alarm", self.config.node, "Alarm", f"{name} {now[name].value}{who}")
+            who = culprit or f"no container stands out{self._probe_says()}"
+            self.event("alarm", self.config.node, "Alarm", f"{name} {now[name].value}; {who}")
         for name in self.alarmed - now.keys():
             self.event("info", self.config.node, "Cleared", f"{name} is as it should be again")
         self.alarmed = frozenset(now)
+
+    def _probe_says(self) -> str:
+        """What nobody's container did: even the probe above all jobs had to wait, for the kernel or for the host."""
+        worst_ms = self.measurements.new_latency.worst_ns / 1_000_000
+        return f", the probe above all jobs woke up to {worst_ms:.1f} ms late" if worst_ms >= 1 else ""
 
     def _react(self) -> None:
         """One pass of the ladder; what it decides is kept, then done, in its order."""
