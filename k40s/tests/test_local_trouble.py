@@ -10,6 +10,7 @@ from live import Daemon, eventually
 
 from k40s.errors import EffectFailed
 from k40s.node.cgroups import Controller
+from k40s.node.launchers import LOG_BYTES
 
 pytestmark = pytest.mark.root
 
@@ -22,6 +23,15 @@ while True:
         os.fork()
     except OSError:
         pass
+"""
+
+TALK = """
+import time
+for number in range(40):
+    print(f"{number:04}", "x" * (1 << 20), flush=True)
+    time.sleep(0.05)
+print("end", flush=True)
+time.sleep(600)
 """
 
 
@@ -74,6 +84,19 @@ def test_a_full_disk_takes_no_new_job_and_keeps_the_old_ones(daemon: Daemon) -> 
         assert daemon.process is not None
         assert daemon.process.wait(timeout=60) == 0
     daemon.state = daemon.folder / "state"
+
+
+def test_a_talkative_job_fills_no_disk(daemon: Daemon) -> None:
+    (daemon.folder / "talk.py").write_text(TALK)
+    daemon.start_and_wait()
+    with daemon.client as client:
+        client.apply(daemon.job("talk", "NO", ["/usr/bin/python3", "-S", f"{daemon.folder}/talk.py"]))
+        eventually(lambda: daemon.log("talk").endswith("end\n"), 60)
+        eventually(lambda: len(daemon.log("talk")) <= LOG_BYTES, 10)
+        lines = daemon.log("talk").splitlines()
+        assert int(lines[0].split()[0]) > 0, "the oldest lines are gone"
+        assert len({len(line) for line in lines[:-1]}) == 1, "each line that is left is whole"
+        client.delete("talk")
 
 
 def test_a_group_that_cannot_be_read_keeps_nobody_else_waiting(daemon: Daemon) -> None:

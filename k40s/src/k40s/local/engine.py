@@ -30,6 +30,7 @@ from k40s.monitor.plan import Metric
 from k40s.node.budgets import free_ppm, read_budget
 from k40s.node.capabilities import Feature, Found
 from k40s.node.images import Image, unpack
+from k40s.node.launchers import shorten_log
 from k40s.node.links import Device, check_fits
 from k40s.node.machine import Machine
 from k40s.node.probe import Hardware
@@ -462,6 +463,8 @@ class Engine:
                 self.event("warning", self.config.node, "Standstill", words)
             self._react()
             self.converge()
+            for wanted in running:
+                self._guarded(wanted.job, partial(shorten_log, wanted.launch.log))
 
     def converge(self) -> None:
         """Every container as it should be; trouble with one job is told and keeps nobody else waiting."""

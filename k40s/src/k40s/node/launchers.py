@@ -26,6 +26,8 @@ from k40s.errors import BadInput, EffectFailed, Unsupported
 
 NOBODY = 65534
 WAIT_THEN_BECOME = 'read -r go && exec "$@" </dev/null'
+LOG_BYTES = 16 << 20
+"""What a container's log holds at most, so that a talkative job fills no disk."""
 SAFE_CAPABILITIES = ("CAP_NET_BIND_SERVICE", "CAP_KILL", "CAP_AUDIT_WRITE")
 
 
@@ -82,6 +84,25 @@ class Launcher(Protocol):
 def _append_to(log: Path) -> int:
     log.parent.mkdir(parents=True, exist_ok=True)
     return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+
+
+def shorten_log(log: Path, most_bytes: int = LOG_BYTES) -> None:
+    """Of a log longer than `most_bytes` keep the last half of that, from a line's beginning on.
+
+    The job goes on writing behind it, as its file is open for appending; what it writes at that very moment may be
+    lost. A log that is not there (yet) is left alone.
+    """
+    try:
+        with log.open("r+b") as file:
+            if os.fstat(file.fileno()).st_size <= most_bytes:
+                return
+            file.seek(-(most_bytes // 2), os.SEEK_END)
+            kept = file.read(most_bytes // 2)
+            file.truncate(0)
+    except FileNotFoundError:
+        return
+    with log.open("ab") as file:
+        file.write(kept[kept.find(b"\n") + 1 :])
 
 
 def _inside_namespace(name: str) -> list[str]:
