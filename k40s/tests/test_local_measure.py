@@ -60,3 +60,22 @@ def test_misses_of_a_machine_that_stood_still_are_its_hosts(tmp_path: Path, prob
     told = [event.reason for event in engine.events(0, 100)]
     assert ("Standstill" in told) is probe_saw_it
     assert ("Alarm" in told) is not probe_saw_it, "nobody here is to pay for what the host did"
+
+
+def test_what_a_daemon_finds_in_a_record_was_judged_by_the_one_before(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    engine = world.engine()
+    engine.apply(api.load(LOOP))
+    tick(world, engine, 3)
+    began_ns = world.now_ns
+    world.now_ns += SECOND
+    missed = tell_a_late_period(engine, began_ns, world.now_ns)
+    tick(world, engine, 3)
+    (history,) = engine.measurements.tasks.values()
+    assert history.total.missed == missed
+    world.now_ns += SECOND
+    again = world.engine()
+    tick(world, again, 3)
+    (history,) = again.measurements.tasks.values()
+    assert history.total.missed == 0
+    assert not again.measurements.alarms

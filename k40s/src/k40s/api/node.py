@@ -61,6 +61,11 @@ class NodeClassSpec(Model):
     wakeup_latency_ns: Duration = 0
     """Largest delay between a timer and the thread that it wakes, added to every task's jitter."""
 
+    @property
+    def server_cores(self) -> tuple[int, ...]:
+        """Numbers of the cores that may carry servers."""
+        return tuple(range(self.cores)) if self.real_time_cores is None else self.real_time_cores
+
 
 class NodeClass(Model):
     """A class of machines; WCETs are given per class."""

@@ -463,8 +463,6 @@ class Engine:
                 self.event("warning", self.config.node, "Standstill", words)
             self._react()
             self.converge()
-            for wanted in running:
-                self._guarded(wanted.job, partial(shorten_log, wanted.launch.log))
 
     def converge(self) -> None:
         """Every container as it should be; trouble with one job is told and keeps nobody else waiting."""
@@ -488,6 +486,7 @@ class Engine:
             self._set_state(key, state)
         for one in told:
             self.event(one.severity, key, one.reason, one.message)
+        shorten_log(wanted.launch.log)
 
     def _guarded(self, key: str, act: Callable[[], None]) -> None:
         try:

@@ -105,11 +105,14 @@ class Measurements:
     latency: Latency = NONE_YET
     new_latency: Latency = NONE_YET
     plan: Plan = field(default_factory=lambda: make_plan(frozenset(), frozenset()))
+    since_ns: int = 0
+    """When measuring began: what a task's record tells of the time before was judged by the daemon before this one."""
     cost_ns: int = 0
     """Processor time that measuring has taken so far."""
 
     def warm_up(self, pause: Callable[[], None]) -> None:
         """Read everything twice, so that the first assessment does not take what was never read for bad."""
+        self.since_ns = self.source.clock_ns()
         for _ in range(2):
             self._read(frozenset(Metric), (), self.source.clock_ns())
             pause()
@@ -174,7 +177,7 @@ class Measurements:
             for task in wanted.tasks:
                 history = self.tasks[wanted.address.id, task.name]
                 if record := records.get((wanted.address.id, task.name)):
-                    _take_in(history, record, task.deadline_ns, steal)
+                    _take_in(history, record, task.deadline_ns, steal, self.since_ns)
 
     def _judge_alarms(self, running: Sequence[Wanted], now_ns: int) -> None:
         alarms = []
@@ -366,9 +369,16 @@ class Measurements:
 
 
 def _take_in(
-    history: TaskHistory, record: TaskRecord, deadline_ns: int, steal: Sequence[tuple[int, int]]
+    history: TaskHistory,
+    record: TaskRecord,
+    deadline_ns: int,
+    steal: Sequence[tuple[int, int]],
+    since_ns: int,
 ) -> None:
-    """Judge the periods that are new; a task that began anew counts from zero."""
+    """Judge the periods that are new; a task that began anew counts from zero, one older than us from now."""
+    if history.record is None and record.periods and record.periods[0].release_ns < since_ns:
+        history.record = record
+        return
     began_anew = history.record is not None and record.ended < history.record.ended
     before = None if began_anew else history.record
     fed_until_ns = steal[-1][0] - AROUND_NS if steal else 0

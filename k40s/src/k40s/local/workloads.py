@@ -119,7 +119,7 @@ def wanted_of(
 ) -> tuple[Wanted, ...]:
     """The containers of a job that is placed here and runs as `user`. `Unsupported` for what this mode cannot do."""
     on_core = {workload: (core, servers) for workload, core, servers in seat.cores}
-    numbers = node_class.spec.real_time_cores or tuple(range(node_class.spec.cores))
+    numbers = node_class.spec.server_cores
     label = job_label(job.metadata)
     found = []
     for workload in job.spec.workloads:

@@ -9,7 +9,7 @@ from k40s.placement.snapshot import Node
 def node_of(name: str, node_class: api.NodeClass, assurance: Assurance, ready: bool = True) -> Node:
     """A node of a class, with its assurance as assessed. The first link of the class is the one to the switch."""
     spec = node_class.spec
-    numbers = tuple(range(spec.cores)) if spec.real_time_cores is None else spec.real_time_cores
+    numbers = spec.server_cores
     link = spec.links[0] if spec.links else None
     return Node(
         name=name,
