@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lynx import codec
-from lynx.codec.formats import CODEC_NAMES
+from lynx.codec.formats import CODEC_NAMES, exact_tokens
 from lynx.codec.pages import NUMPY_DTYPE, from_float32, to_float32
 from lynx.codec.reference import ReferenceCodec
 from lynx.errors import BadInput, PageCorrupt
@@ -43,7 +43,8 @@ def batches(draw, dtypes=tuple(NUMPY_DTYPE)):
         np.flatnonzero(random.random(tokens) < draw(st.sampled_from([0, 0.1, 1]))).astype(np.uint16)
         for _ in range(count)
     ]
-    refs = [PageRef(layer, draw(st.integers(0, 1)), 0, tokens) for layer in range(count)]
+    first = draw(st.sampled_from([0, 256]))
+    refs = [PageRef(layer, draw(st.integers(0, 1)), first, tokens) for layer in range(count)]
     return from_float32(values, dtype), dtype, early, refs
 
 
@@ -60,8 +61,9 @@ def test_payloads_and_values_are_the_references(name, batch):
     ours, theirs = fast.encode(pages, dtype, early, refs), reference.encode(pages, dtype, early, refs)
     assert [tuple(map(bytes, page)) for page in ours] == [tuple(map(bytes, page)) for page in theirs]
     for page, ref, some in zip(ours, refs, early, strict=True):
-        expected = fast.payload_bytes(pages.shape[1], pages.shape[2], len(some), ref.part)
-        assert tuple(len(payload) for payload in page) == expected
+        anchor, *residual = fast.payload_bytes(pages.shape[1], pages.shape[2], len(some), ref.part)
+        exact = exact_tokens(name, ref) * pages.shape[2] * pages.itemsize
+        assert [len(payload) for payload in page] == [anchor + exact, *residual]
     for planes in range(1, len(fast.planes) + 1):
         cut = [page[:planes] for page in ours]
         mine, his = np.empty_like(pages), np.empty_like(pages)
@@ -88,6 +90,32 @@ def test_nested_is_within_a_bin_and_early_tokens_need_no_residual(batch):
     assert (np.abs(anchor - values) <= span / 16 + np.abs(values) * 1e-6 + 2.0**-99).all()
     for page, some in enumerate(early):
         assert (anchor[page, some] == full[page, some]).all()
+
+
+@settings(deadline=None, max_examples=40)
+@given(batch=batches())
+def test_the_first_tokens_of_a_sequence_arrive_as_they_are(batch):
+    fast = codec.by_name("nested")
+    pages, dtype, early, refs = batch
+    payloads = fast.encode(pages, dtype, early, refs)
+    for planes in (1, 2):
+        out = np.empty_like(pages)
+        fast.decode([page[:planes] for page in payloads], dtype, out)
+        for page, ref in enumerate(refs):
+            exact = exact_tokens("nested", ref)
+            assert exact == (0 if ref.first_token else min(4, ref.tokens))
+            assert out[page, :exact].tobytes() == pages[page, :exact].tobytes()
+
+
+def test_exact_values_that_no_cache_holds_are_refused():
+    for coder in both("nested"):
+        (planes,) = coder.encode(
+            np.ones((1, 64, 64), np.float32), "float32", [np.zeros(0, np.uint16)], [PageRef(0, 0, 0, 64)]
+        )
+        anchor = bytearray(planes[0])
+        anchor[-4:] = np.float32(np.nan).tobytes()
+        with pytest.raises(PageCorrupt, match="exact value"):
+            coder.decode([(bytes(anchor), *planes[1:])], "float32", np.zeros((1, 64, 64), np.float32))
 
 
 @pytest.mark.parametrize("name", CODEC_NAMES)
@@ -150,7 +178,7 @@ def test_threads_change_nothing():
 
 
 GOLDEN = {
-    "nested": "4ebd626f86f31fdc",
+    "nested": "bbbad0a85d6964c9",
     "lynx": "881083e62684487e",
     "bf16": "4922f305fe9ddc14",
     "int8": "ef0a7cf96c7a51a5",

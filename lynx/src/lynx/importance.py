@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from lynx.errors import BadInput
 from lynx.layout import KvDtype
 
-DEFAULT_SHARE = 0.065
+DEFAULT_SHARE = 0.1
 """Share of a layer's tokens that are early."""
 
 SINKS = 4

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lynx.errors import BadInput
-from lynx.layout import CHUNK_TOKENS
+from lynx.layout import CHUNK_TOKENS, PageRef
 
 CodecName = Literal["nested", "lynx", "bf16", "int8", "int4", "kivi4"]
 CODEC_NAMES: tuple[CodecName, ...] = get_args(CodecName)
@@ -37,6 +37,18 @@ INT_GROUP = 64
 
 KIVI_GROUP = 32
 """Tokens (K) or channels (V) that share a scale in ``kivi4``."""
+
+
+EXACT_TOKENS = 4
+"""First tokens of a sequence that ``nested`` sends as they are: attention sinks (StreamingLLM, arXiv 2309.17453).
+
+Nearly every query looks at them, and their values are small beside those of the tokens that share their scales: in
+8 bits their error alone was seven eighths of the full level's on SmolLM2-135M-Instruct."""
+
+
+def exact_tokens(name: CodecName, ref: PageRef) -> int:
+    """How many tokens of a page travel as they are, behind everything else in its anchor payload."""
+    return min(EXACT_TOKENS, ref.tokens) if name == "nested" and ref.first_token == 0 else 0
 
 
 def chunks(tokens: int) -> int:
@@ -84,7 +96,7 @@ def is_split(name: CodecName) -> bool:
 def payload_bytes(
     name: CodecName, tokens: int, channels: int, early: int = 0, part: int = 0
 ) -> tuple[int, ...]:
-    """Payload length of each plane of a page of which ``early`` tokens are early.
+    """Payload length of each plane of a page of which ``early`` tokens are early, and none is exact.
 
     Raises:
         BadInput: more early tokens than tokens.

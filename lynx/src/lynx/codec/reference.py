@@ -21,6 +21,7 @@ from lynx.codec.interface import Early, Pages, Payload, Plane
 from lynx.codec.pages import (
     F32,
     LIMIT,
+    NUMPY_DTYPE,
     U16,
     ceil_bf16,
     check_counts,
@@ -347,6 +348,27 @@ def decode_kivi4(payloads: Sequence[Payload], tokens: int, channels: int) -> F32
     return page
 
 
+def take_exact(name: CodecName, anchor: Payload, tokens: int, channels: int, dtype: KvDtype) -> Pages:
+    """The exact tokens at the end of an anchor payload: all that lies behind what the page itself must have."""
+    none: Pages = np.zeros((0, channels), NUMPY_DTYPE[dtype])
+    shortest, _ = formats.payload_bytes("nested", tokens, channels)
+    if name != "nested" or len(anchor) <= shortest:
+        return none  # if something is lacking, the page's own reader says it
+    bitmap = np.frombuffer(anchor, np.uint8)[shortest - formats.bitmap_bytes(tokens) : shortest]
+    early = int(np.unpackbits(bitmap, bitorder="little")[:tokens].sum())
+    length, _ = formats.payload_bytes("nested", tokens, channels, early)
+    behind = len(anchor) - length
+    if behind <= 0:
+        return none
+    rows, rest = divmod(behind, channels * none.itemsize)
+    if rest or rows > tokens:
+        raise PageCorrupt(f"payload is {behind} bytes too long; fetch the page again")
+    exact: Pages = np.frombuffer(bytes(anchor[length:]), none.dtype).reshape(rows, channels)
+    if not (np.abs(to_float32(exact[None], dtype)) < LIMIT).all():
+        raise PageCorrupt("payload holds an exact value that no cache holds; fetch the page again")
+    return exact
+
+
 EncodePage = Callable[[F32, U16, int], tuple[bytes, ...]]
 DecodePage = Callable[[Sequence[Payload], int, int], F32]
 
@@ -389,7 +411,9 @@ class ReferenceCodec:
             wide = np.asarray(indices, np.int64)
             if formats.is_split(self.name) and ((np.diff(wide) <= 0).any() or (wide >= tokens).any()):
                 refuse_early(wide, tokens)
-            planes.append(encode_page(page, indices, ref.part))
+            anchor, *residual = encode_page(page, indices, ref.part)
+            exact = pages[len(planes), : formats.exact_tokens(self.name, ref)].tobytes()
+            planes.append((anchor + exact, *residual))
         return planes
 
     def decode(self, payloads: Sequence[tuple[Payload, ...]], dtype: KvDtype, out: Pages) -> None:
@@ -402,4 +426,7 @@ class ReferenceCodec:
                 raise PageCorrupt(
                     f"page {index} has {len(planes)} planes where {self.name} has {len(self.planes)}"
                 )
-            out[index] = from_float32(decode_page(planes, tokens, channels), dtype)
+            exact = take_exact(self.name, planes[0], tokens, channels, dtype)
+            cut = (planes[0][: len(planes[0]) - exact.nbytes], *planes[1:])
+            out[index] = from_float32(decode_page(cut, tokens, channels), dtype)
+            out[index, : len(exact)] = exact

@@ -19,7 +19,7 @@ from lynx.codec.fast.bits import address_of
 from lynx.codec.formats import CodecName
 from lynx.codec.interface import Early, Pages, Payload, Plane
 from lynx.codec.pages import check_counts, check_pages, from_float32
-from lynx.codec.reference import ReferenceCodec
+from lynx.codec.reference import ReferenceCodec, take_exact
 from lynx.layout import KvDtype, PageRef
 
 Offsets = NDArray[np.int64]
@@ -105,7 +105,7 @@ class FastCodec:
             return self._reference.encode(pages, dtype, early, refs)
         wide = _kernel_input(pages)
         planes, fault = (
-            self._encode_split(wide, early)
+            self._encode_split(wide, early, refs, pages)
             if formats.is_split(self.name)
             else self._encode_plain(wide, np.array([ref.part for ref in refs], np.int64))
         )
@@ -115,7 +115,10 @@ class FastCodec:
             raise AssertionError(f"page {fault}: {self.name} kernel refuses what its reference accepts")
         return planes
 
-    def _encode_split(self, pages: Pages, early: Early) -> tuple[list[tuple[Payload, ...]], int]:
+    def _encode_split(
+        self, pages: Pages, early: Early, refs: Sequence[PageRef], given: Pages
+    ) -> tuple[list[tuple[Payload, ...]], int]:
+        """``given`` are the pages in their own type, of which exact tokens are copies."""
         count, tokens, channels = pages.shape
         chosen = np.concatenate(early).astype(np.int64)
         sizes = np.array([len(indices) for indices in early], np.int64)
@@ -124,7 +127,9 @@ class FastCodec:
         anchor, rest = self.payload_bytes(tokens, channels)
         row = channels // 2
         early_at = _offsets(sizes)
-        anchor_at = _offsets(anchor + sizes * row)
+        exact = np.array([formats.exact_tokens(self.name, ref) for ref in refs], np.int64)
+        exact_bytes = exact * channels * given.itemsize
+        anchor_at = _offsets(anchor + sizes * row + exact_bytes)
         rest_at = _offsets(rest - sizes * row, int(anchor_at[-1]))
         out = np.empty(rest_at[-1], np.uint8)
         words, keys = _words(pages), _keys(pages)
@@ -135,6 +140,9 @@ class FastCodec:
             return kernel(words[at], keys[at], chosen, early_at[ends], out, anchor_at[at], rest_at[at])
 
         fault = _first_fault(run, count, self.threads)
+        for page in np.flatnonzero(exact):
+            end = anchor_at[page + 1]
+            out[end - exact_bytes[page] : end] = given[page, : exact[page]].reshape(-1).view(np.uint8)
         return _cut(out, anchor_at, rest_at), fault
 
     def _encode_plain(self, pages: Pages, parts: Offsets) -> tuple[list[tuple[Payload, ...]], int]:
@@ -151,7 +159,7 @@ class FastCodec:
 
     def decode(self, payloads: Sequence[tuple[Payload, ...]], dtype: KvDtype, out: Pages) -> None:
         """See `Codec.decode`."""
-        count, _, channels = check_pages(out, dtype)
+        count, tokens, channels = check_pages(out, dtype)
         most = len(self.planes)
         planes_differ = any(not 1 <= len(planes) <= most for planes in payloads)
         if channels % 2 or not count or len(payloads) != count or planes_differ:
@@ -159,32 +167,38 @@ class FastCodec:
             return
         is_direct = dtype != "float16" and _words(out).flags.aligned
         wide = out if is_direct else np.empty(out.shape, np.float32)
-        fault = self._decode(payloads, wide)
+        fault, with_exact = self._decode(payloads, wide)
         if fault >= 0:
             at = slice(fault, fault + 1)
             self._reference.decode(payloads[at], dtype, out[at])
             raise AssertionError(f"page {fault}: {self.name} kernel refuses what its reference accepts")
         if not is_direct:
             out[...] = from_float32(wide, dtype)
+        for page in with_exact:
+            exact = take_exact(self.name, payloads[page][0], tokens, channels, dtype)
+            out[page, : len(exact)] = exact
 
-    def _decode(self, payloads: Sequence[tuple[Payload, ...]], out: Pages) -> int:
+    def _decode(self, payloads: Sequence[tuple[Payload, ...]], out: Pages) -> tuple[int, Offsets]:
+        """The first faulty page, or -1, and the pages that hold exact tokens, which are still to be put in place."""
         words, channels = _words(out), out.shape[2]
         alive, anchors, anchor_bytes = _addresses([planes[0] for planes in payloads])
         if not formats.is_split(self.name):
             plain = affine.DECODERS[self.name]
-            return _first_fault(
+            fault = _first_fault(
                 lambda at: plain(anchors[at], anchor_bytes[at], words[at], channels), len(out), self.threads
             )
+            return fault, np.zeros(0, np.int64)
         rest = [planes[1] if len(planes) > 1 else None for planes in payloads]
         alive_rests, rests, rest_bytes = _addresses(rest)
-        kernel = nested.decode if self.name == "nested" else companded.decode
-        fault = _first_fault(
-            lambda at: kernel(anchors[at], anchor_bytes[at], rests[at], rest_bytes[at], words[at], channels),
-            len(out),
-            self.threads,
-        )
+        behind = np.zeros(len(out), np.int64)
+
+        def run(at: slice) -> int:
+            given = anchors[at], anchor_bytes[at], rests[at], rest_bytes[at], words[at], channels
+            return nested.decode(*given, behind[at]) if self.name == "nested" else companded.decode(*given)
+
+        fault = _first_fault(run, len(out), self.threads)
         del alive, alive_rests
-        return fault
+        return fault, np.flatnonzero(behind > 0)
 
 
 def _cut(out: NDArray[np.uint8], *planes: Offsets) -> list[tuple[Payload, ...]]:

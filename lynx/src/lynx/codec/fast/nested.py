@@ -231,9 +231,17 @@ def _read_chunk(intervals: Array, ruler: Array, packed: Array, coarse: Array, fi
 
 @jit
 def decode(
-    anchors: Array, anchor_bytes: Array, rests: Array, rest_bytes: Array, words: Array, channels: int
+    anchors: Array,
+    anchor_bytes: Array,
+    rests: Array,
+    rest_bytes: Array,
+    words: Array,
+    channels: int,
+    behind: Array,
 ) -> int:
     """Decode pages whose payloads lie at these addresses into ``words``; a rest of -1 bytes has not arrived.
+
+    ``behind[p]`` becomes the number of bytes behind page p's codes: its exact tokens, which are not decoded here.
 
     Returns:
         The first page whose payloads are impossible, or -1.
@@ -255,7 +263,8 @@ def decode(
         taken = read_early(anchor[bitmap_at:], tokens, pairs, early_start, rows)
         beyond = tokens & 7 and anchor[early_start - 1] >> (tokens & 7)
         wrong_rest = has_rest and rest_bytes[p] != (tokens - taken) * pairs
-        if beyond or wrong_rest or anchor_bytes[p] != early_start + taken * pairs:
+        behind[p] = anchor_bytes[p] - (early_start + taken * pairs)
+        if beyond or wrong_rest or behind[p] < 0:
             return p
         for c0 in range(0, channels, BLOCK):
             c1 = min(c0 + BLOCK, channels)
