@@ -74,7 +74,8 @@ def codec_cases(name: str, dtype: KvDtype, values: NDArray[np.float32], threads:
     random = np.random.default_rng(1)
     chosen = np.sort(random.choice(PAGE_TOKENS, EARLY_TOKENS, replace=False)).astype(np.uint16)
     early = [chosen] * BATCH_PAGES
-    refs = [PageRef(page // 2, page % 2, 0, PAGE_TOKENS) for page in range(BATCH_PAGES)]
+    # One layer after the other, as a producer hands them over: the first page of each part has exact tokens.
+    refs = [PageRef(0, page % 2, page // 2 * PAGE_TOKENS, PAGE_TOKENS) for page in range(BATCH_PAGES)]
     out = np.empty_like(pages)
     batches = [slice(start, start + BATCH_PAGES) for start in range(0, PAGES, BATCH_PAGES)]
 

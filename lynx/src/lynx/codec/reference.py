@@ -357,14 +357,17 @@ def take_exact(name: CodecName, anchor: Payload, tokens: int, channels: int, dty
     bitmap = np.frombuffer(anchor, np.uint8)[shortest - formats.bitmap_bytes(tokens) : shortest]
     early = int(np.unpackbits(bitmap, bitorder="little")[:tokens].sum())
     length, _ = formats.payload_bytes("nested", tokens, channels, early)
-    behind = len(anchor) - length
-    if behind <= 0:
-        return none
-    rows, rest = divmod(behind, channels * none.itemsize)
+    return exact_rows(anchor, len(anchor) - length, tokens, none) if len(anchor) > length else none
+
+
+def exact_rows(anchor: Payload, behind: int, tokens: int, none: Pages) -> Pages:
+    """The last ``behind`` bytes of an anchor payload as rows like those of ``none``, which is ``[0, channels]``."""
+    rows, rest = divmod(behind, none.shape[1] * none.itemsize)
     if rest or rows > tokens:
         raise PageCorrupt(f"payload is {behind} bytes too long; fetch the page again")
-    exact: Pages = np.frombuffer(bytes(anchor[length:]), none.dtype).reshape(rows, channels)
-    if not (np.abs(to_float32(exact[None], dtype)) < LIMIT).all():
+    exact: Pages = np.frombuffer(bytes(anchor[-behind:]), none.dtype).reshape(rows, -1)
+    values = exact if none.dtype != np.uint16 else widen_bf16(exact)
+    if not (np.abs(values) < LIMIT).all():
         raise PageCorrupt("payload holds an exact value that no cache holds; fetch the page again")
     return exact
 

@@ -19,7 +19,7 @@ from lynx.codec.fast.bits import address_of
 from lynx.codec.formats import CodecName
 from lynx.codec.interface import Early, Pages, Payload, Plane
 from lynx.codec.pages import check_counts, check_pages, from_float32
-from lynx.codec.reference import ReferenceCodec, take_exact
+from lynx.codec.reference import ReferenceCodec, exact_rows
 from lynx.layout import KvDtype, PageRef
 
 Offsets = NDArray[np.int64]
@@ -167,19 +167,19 @@ class FastCodec:
             return
         is_direct = dtype != "float16" and _words(out).flags.aligned
         wide = out if is_direct else np.empty(out.shape, np.float32)
-        fault, with_exact = self._decode(payloads, wide)
+        fault, behind = self._decode(payloads, wide)
         if fault >= 0:
             at = slice(fault, fault + 1)
             self._reference.decode(payloads[at], dtype, out[at])
             raise AssertionError(f"page {fault}: {self.name} kernel refuses what its reference accepts")
         if not is_direct:
             out[...] = from_float32(wide, dtype)
-        for page in with_exact:
-            exact = take_exact(self.name, payloads[page][0], tokens, channels, dtype)
+        for page in np.flatnonzero(behind):
+            exact = exact_rows(payloads[page][0], int(behind[page]), tokens, out[page, :0])
             out[page, : len(exact)] = exact
 
     def _decode(self, payloads: Sequence[tuple[Payload, ...]], out: Pages) -> tuple[int, Offsets]:
-        """The first faulty page, or -1, and the pages that hold exact tokens, which are still to be put in place."""
+        """The first faulty page, or -1, and how many bytes of exact tokens each page still has to be given."""
         words, channels = _words(out), out.shape[2]
         alive, anchors, anchor_bytes = _addresses([planes[0] for planes in payloads])
         if not formats.is_split(self.name):
@@ -198,7 +198,7 @@ class FastCodec:
 
         fault = _first_fault(run, len(out), self.threads)
         del alive, alive_rests
-        return fault, np.flatnonzero(behind > 0)
+        return fault, behind
 
 
 def _cut(out: NDArray[np.uint8], *planes: Offsets) -> list[tuple[Payload, ...]]:
