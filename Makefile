@@ -1,6 +1,6 @@
 # The verbs. Each sets up by itself what it needs; `make setup` alone does only that.
 PY := .venv/bin/python
-BENCHES := $(patsubst bench/%/run.py,%,$(wildcard bench/*/run.py))
+BENCHES := $(patsubst bench/%/run.py,bench-%,$(wildcard bench/*/run.py))
 
 .PHONY: setup demo test check bench lock
 
@@ -19,8 +19,7 @@ check: setup
 	.venv/bin/mypy lynx/src k40s/src bench
 	.venv/bin/lint-imports
 
-bench: setup # every question, one after the other: hours
-	@for name in $(BENCHES); do echo "== bench-$$name"; $(PY) bench/$$name/run.py || exit; done
+bench: $(BENCHES) # every question: hours
 
 bench-%: setup
 	$(PY) bench/$*/run.py

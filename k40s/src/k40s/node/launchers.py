@@ -93,9 +93,9 @@ def shorten_log(log: Path, most_bytes: int = LOG_BYTES) -> None:
     lost. A log that is not there (yet) is left alone.
     """
     try:
+        if log.stat().st_size <= most_bytes:
+            return
         with log.open("r+b") as file:
-            if os.fstat(file.fileno()).st_size <= most_bytes:
-                return
             file.seek(-(most_bytes // 2), os.SEEK_END)
             kept = file.read(most_bytes // 2)
             file.truncate(0)

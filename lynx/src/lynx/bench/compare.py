@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lynx.speculate import accepted_prefix
+
 TIE_GAP = {"float32": 1e-3, "bfloat16": 0.26, "float16": 0.033}
 """Largest gap between two log-probabilities that rounding explains: two logits between 16 and 32, each one step off.
 
@@ -67,9 +69,7 @@ def compare(
     """
     if list(mine) == list(theirs):
         return Equal()
-    at = next(
-        (i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), min(len(mine), len(theirs))
-    )
+    at = accepted_prefix(mine, theirs)
     if at >= len(mine) or at >= len(theirs):
         return Parted(at, -1, -1, None, None, tie=False)
     known = theirs_logprobs[at] if at < len(theirs_logprobs) else {}

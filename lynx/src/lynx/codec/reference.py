@@ -350,24 +350,25 @@ def decode_kivi4(payloads: Sequence[Payload], tokens: int, channels: int) -> F32
 
 def take_exact(name: CodecName, anchor: Payload, tokens: int, channels: int, dtype: KvDtype) -> Pages:
     """The exact tokens at the end of an anchor payload: all that lies behind what the page itself must have."""
-    none: Pages = np.zeros((0, channels), NUMPY_DTYPE[dtype])
-    shortest, _ = formats.payload_bytes("nested", tokens, channels)
-    if name != "nested" or len(anchor) <= shortest:
-        return none  # if something is lacking, the page's own reader says it
-    bitmap = np.frombuffer(anchor, np.uint8)[shortest - formats.bitmap_bytes(tokens) : shortest]
-    early = int(np.unpackbits(bitmap, bitorder="little")[:tokens].sum())
-    length, _ = formats.payload_bytes("nested", tokens, channels, early)
-    return exact_rows(anchor, len(anchor) - length, tokens, none) if len(anchor) > length else none
+    behind = 0
+    shortest = formats.payload_bytes(name, tokens, channels)[0]
+    if name == "nested" and len(anchor) > shortest:
+        bitmap = np.frombuffer(anchor, np.uint8)[shortest - formats.bitmap_bytes(tokens) : shortest]
+        early = int(np.unpackbits(bitmap, bitorder="little")[:tokens].sum())
+        # If something is lacking, the page's own reader says it.
+        behind = max(0, len(anchor) - formats.payload_bytes(name, tokens, channels, early)[0])
+    return exact_rows(anchor, behind, tokens, channels, dtype)
 
 
-def exact_rows(anchor: Payload, behind: int, tokens: int, none: Pages) -> Pages:
-    """The last ``behind`` bytes of an anchor payload as rows like those of ``none``, which is ``[0, channels]``."""
-    rows, rest = divmod(behind, none.shape[1] * none.itemsize)
+def exact_rows(anchor: Payload, behind: int, tokens: int, channels: int, dtype: KvDtype) -> Pages:
+    """The last ``behind`` bytes of an anchor payload as exact tokens, ``[rows, channels]``."""
+    rows, rest = divmod(behind, channels * np.dtype(NUMPY_DTYPE[dtype]).itemsize)
     if rest or rows > tokens:
         raise PageCorrupt(f"payload is {behind} bytes too long; fetch the page again")
-    exact: Pages = np.frombuffer(bytes(anchor[-behind:]), none.dtype).reshape(rows, -1)
-    values = exact if none.dtype != np.uint16 else widen_bf16(exact)
-    if not (np.abs(values) < LIMIT).all():
+    exact: Pages = np.frombuffer(bytes(anchor[len(anchor) - behind :]), NUMPY_DTYPE[dtype]).reshape(
+        rows, channels
+    )
+    if not (np.abs(to_float32(exact, dtype)) < LIMIT).all():
         raise PageCorrupt("payload holds an exact value that no cache holds; fetch the page again")
     return exact
 

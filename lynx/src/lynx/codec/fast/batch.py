@@ -175,7 +175,7 @@ class FastCodec:
         if not is_direct:
             out[...] = from_float32(wide, dtype)
         for page in np.flatnonzero(behind):
-            exact = exact_rows(payloads[page][0], int(behind[page]), tokens, out[page, :0])
+            exact = exact_rows(payloads[page][0], int(behind[page]), tokens, channels, dtype)
             out[page, : len(exact)] = exact
 
     def _decode(self, payloads: Sequence[tuple[Payload, ...]], out: Pages) -> tuple[int, Offsets]:
