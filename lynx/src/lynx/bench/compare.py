@@ -14,8 +14,8 @@ from lynx.speculate import accepted_prefix
 TIE_GAP = {"float32": 1e-3, "bfloat16": 0.26, "float16": 0.033}
 """Largest gap between two log-probabilities that rounding explains: two logits between 16 and 32, each one step off.
 
-Such a step is 1/8 in bfloat16, 1/64 in float16. SmolLM2-135M's largest logits are 8 to 39; in bfloat16 the gap between
-two of the five likeliest tokens moved by up to 0.31 between one pass over all tokens and one token at a time
+Such a step is 1/8 in bfloat16, 1/64 in float16. SmolLM2-135M's largest logits are 7 to 39; in bfloat16 the gap between
+the likeliest token and the next four moved by up to 0.375 between one pass over all tokens and one token at a time
 (`bench/rounding/run.py`: three prompts of 2,000 tokens, 72 positions).
 """
 
